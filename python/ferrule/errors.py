@@ -1,0 +1,91 @@
+"""Failures, and the one table that turns them into answers in the client's shape.
+
+Whoever meets a failure raises `Failure`; only `envelope` and `event` know what a client sees. Nothing of a backend's address,
+a key or a prompt may be put into a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+# status → error.type (anthropic-wire 5.2, DIALECTS.md "Errors")
+KINDS: Mapping[int, str] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    411: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+    500: "api_error",
+    502: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+class Failure(Exception):
+    """Something that ends a request with an answer other than 200.
+
+    `status`: HTTP status; `kind`: `error.type`, by default what the status implies; `headers`: extra answer headers;
+    `gate`: refused before the gateway proper (bad key, admission), which some dialects wrap in `detail`.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        gate: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind or KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        self.headers = dict(headers or {})
+        self.gate = gate
+
+
+class InvalidRequest(Failure):
+    """400: something in the body is wrong. `path` is where (`messages.3.content.0.type`), `expected` what would be right."""
+
+    def __init__(self, path: str, expected: str) -> None:
+        super().__init__(400, f"{path}: {expected}" if path else expected)
+        self.path = path
+
+
+class _Error(msgspec.Struct):
+    type: str
+    message: str
+
+
+class _Envelope(msgspec.Struct, tag="error"):
+    error: _Error
+    request_id: str
+
+
+class _Wrapped(msgspec.Struct):
+    detail: _Envelope
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def envelope(failure: Failure, request_id: str, *, wrapped: bool = False) -> bytes:
+    """The JSON body of an error answer; `wrapped`: inside `detail`, as the Token Factory document has it for refusals at the gate."""
+    body = _Envelope(_Error(failure.kind, failure.message), request_id)
+    return _encode(_Wrapped(body) if wrapped else body)
+
+
+def event(failure: Failure, request_id: str) -> bytes:
+    """The `error` event that ends a stream which has begun."""
+    return b"event: error\ndata: " + envelope(failure, request_id) + b"\n\n"
