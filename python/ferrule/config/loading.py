@@ -1,0 +1,124 @@
+"""From a file, from flags, or from both to one Config: the order of the steps and nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ferrule.config.address import Address, BackendUrl, parse_address, parse_backend_url
+from ferrule.config.document import parse_document, read_document
+from ferrule.config.problems import ConfigError, Problem
+from ferrule.config.rules import check
+from ferrule.config.secret import Secret
+from ferrule.config.settings import NO_FLAGS, Auth, Config, Flags, Model
+from ferrule.config.shape import Shape
+
+DEFAULT_POOL = "default"
+
+
+def load(path: str | Path, flags: Flags = NO_FLAGS, environment: Mapping[str, str] | None = None) -> Config:
+    """The file's Config with the flags on top. ConfigError has every problem found. Relative paths are the file's."""
+    place = Path(path)
+    if flags.backends:
+        raise ConfigError([Problem("--backend", f"expected either --backend or --config, which names the backends ({place})")])
+    return _finish(read_document(place), flags, environment, place)
+
+
+def loads(text: str, flags: Flags = NO_FLAGS, environment: Mapping[str, str] | None = None, source: str = "ferrule.yaml") -> Config:
+    """As `load`, from text; relative paths are the working directory's."""
+    return _finish(parse_document(text.encode(), source), flags, environment, Path(source))
+
+
+def from_flags(flags: Flags, environment: Mapping[str, str] | None = None) -> Config:
+    """A Config with one pool, `default`, of the `--backend` URLs, serving whatever they list."""
+    if not flags.backends:
+        raise ConfigError([Problem("--backend", "expected at least one backend URL, or --config FILE")])
+    document = {"pools": {DEFAULT_POOL: {"backends": list(flags.backends)}}}
+    return _finish(document, flags, environment, None)
+
+
+def _finish(document: object, flags: Flags, environment: Mapping[str, str] | None, place: Path | None) -> Config:
+    source = str(place) if place else ""
+    if document is not None and not isinstance(document, dict):
+        raise ConfigError([Problem("", "expected a mapping of settings")], source)
+    settings = {**(document or {}), **_given(flags)}
+    shape = Shape(os.environ if environment is None else environment, _parsers())
+    settings = _entries_spelled_out(settings)
+    config = shape.section(Config, settings, "")
+    if config is None:
+        raise ConfigError([_as_typed(problem, flags) for problem in shape.problems], source)
+    config = _resolve_paths(config, place.resolve().parent if place else Path.cwd())
+    problems = check(config) + _missing_files(config)
+    if problems:
+        raise ConfigError([_as_typed(problem, flags) for problem in problems], source)
+    return _fill_models(config)
+
+
+def _given(flags: Flags) -> dict[str, object]:
+    names = ("listen", "admin", "workers", "dialect")
+    return {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
+
+
+def _as_typed(problem: Problem, flags: Flags) -> Problem:
+    """A problem of a flag names the flag."""
+    if problem.path in _given(flags):
+        return Problem(f"--{problem.path}", problem.message)
+    if flags.backends and problem.path.startswith(f"pools.{DEFAULT_POOL}.backends."):
+        return Problem("--backend", problem.message)
+    return problem
+
+
+def _parsers() -> dict[type, Callable[[object], Any]]:
+    return {Address: parse_address, BackendUrl: parse_backend_url, Secret: _parse_secret}
+
+
+def _parse_secret(value: object) -> Secret:
+    if not isinstance(value, str) or not value:
+        raise ValueError("expected text that is not empty")
+    return Secret(value)
+
+
+def _entries_spelled_out(settings: dict[str, object]) -> dict[str, object]:
+    """A backend written as a URL is one of weight 1."""
+    pools = settings.get("pools")
+    if not isinstance(pools, dict):
+        return settings
+    return {**settings, "pools": {name: _pool_spelled_out(pool) for name, pool in pools.items()}}
+
+
+def _pool_spelled_out(pool: object) -> object:
+    if not isinstance(pool, dict) or not isinstance(pool.get("backends"), list):
+        return pool
+    return {**pool, "backends": [{"url": entry} if isinstance(entry, str) else entry for entry in pool["backends"]]}
+
+
+def _resolve_paths(config: Config, folder: Path) -> Config:
+    auth: Auth = config.auth
+    if auth.keys_file is not None:
+        auth = msgspec.structs.replace(auth, keys_file=str(folder / auth.keys_file))
+    models = tuple(_with_tokenizer_path(model, folder) for model in config.models)
+    return msgspec.structs.replace(config, auth=auth, models=models)
+
+
+def _with_tokenizer_path(model: Model, folder: Path) -> Model:
+    if not model.tokenizer.endswith(".json"):
+        return model
+    return msgspec.structs.replace(model, tokenizer=str(folder / model.tokenizer))
+
+
+def _missing_files(config: Config) -> list[Problem]:
+    wanted = [(f"models.{index}.tokenizer", model.tokenizer) for index, model in enumerate(config.models)]
+    wanted = [(path, name) for path, name in wanted if name.endswith(".json")]
+    if config.auth.keys_file is not None:
+        wanted.append(("auth.keys_file", config.auth.keys_file))
+    return [Problem(path, f"no such file: {name}") for path, name in wanted if not Path(name).is_file()]
+
+
+def _fill_models(config: Config) -> Config:
+    only = next(iter(config.pools))
+    models = tuple(msgspec.structs.replace(model, pool=model.pool or only, upstream=model.upstream or model.id) for model in config.models)
+    return msgspec.structs.replace(config, models=models)

@@ -1,0 +1,109 @@
+"""What settings mean together: references, things given twice, either-or, and the loopback rule.
+
+Takes a Config whose single values are right and returns its problems. It reads no file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ferrule.config.problems import Problem
+from ferrule.config.settings import Config, Model, Pool
+from ferrule.config.shape import Shape
+from ferrule.dialects import Knobs
+
+_POOL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_TOKENIZERS = ("o200k_base", "cl100k_base")
+
+
+def check(config: Config) -> list[Problem]:
+    return [*_listening(config), *_pools(config), *_models(config), *_limits(config)]
+
+
+def _listening(config: Config) -> Iterator[Problem]:
+    if config.auth.keys_file is None and not config.auth.allow_anonymous and not config.listen.is_loopback:
+        yield Problem(
+            "listen", f"{config.listen} is open to others; set auth.keys_file, listen on 127.0.0.1, or set auth.allow_anonymous: true"
+        )
+    if config.listen == config.admin and config.listen.port != 0:
+        yield Problem("admin", "expected another address than listen")
+
+
+def _pools(config: Config) -> Iterator[Problem]:
+    if not config.pools:
+        yield Problem("pools", "expected at least one pool with backends")
+    for name, pool in config.pools.items():
+        path = f"pools.{name}"
+        if not _POOL_NAME.fullmatch(name):
+            yield Problem(path, "expected a name of letters, digits, dots, dashes and underscores")
+        yield from _sources(pool, path)
+        yield from _backends(pool, path)
+        if pool.max_inflight < pool.slots:
+            yield Problem(f"{path}.max_inflight", f"expected at least slots ({pool.slots})")
+        if pool.health.timeout_s > pool.health.interval_s:
+            yield Problem(f"{path}.health.timeout_s", f"expected at most interval_s ({pool.health.interval_s:g})")
+
+
+def _sources(pool: Pool, path: str) -> Iterator[Problem]:
+    if pool.discover is None:
+        if not pool.backends:
+            yield Problem(path, "expected backends or discover")
+        return
+    if pool.backends:
+        yield Problem(f"{path}.discover", "expected either backends or discover, not both")
+    if (pool.discover.dns is None) == (pool.discover.kubernetes is None):
+        yield Problem(f"{path}.discover", "expected exactly one of dns and kubernetes")
+    if pool.discover.dns is not None and pool.discover.dns.port == 0:
+        yield Problem(f"{path}.discover.dns", "expected HOST:PORT with the backends' port")
+
+
+def _backends(pool: Pool, path: str) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for index, backend in enumerate(pool.backends):
+        url = backend.url.url
+        if url in first:
+            yield Problem(f"{path}.backends.{index}", f"`{url}` is already listed as {path}.backends.{first[url]}")
+        first.setdefault(url, index)
+        if backend.url.authorization is not None and pool.api_key is not None:
+            yield Problem(f"{path}.backends.{index}", "expected either a user in the URL or the pool's api_key, not both")
+
+
+def _models(config: Config) -> Iterator[Problem]:
+    taken: dict[str, str] = {}
+    for index, model in enumerate(config.models):
+        path = f"models.{index}"
+        if not model.pool and len(config.pools) != 1:
+            yield Problem(f"{path}.pool", f"is required, since there is more than one pool: {_names(config)}")
+        if model.pool and model.pool not in config.pools:
+            yield Problem(f"{path}.pool", f"no pool `{model.pool}`; expected one of {_names(config)}")
+        if "*" in model.id:
+            yield Problem(f"{path}.id", "expected a name without `*`; patterns go into aliases")
+        places = [(model.id, f"{path}.id")] + [(alias, f"{path}.aliases.{number}") for number, alias in enumerate(model.aliases)]
+        for name, place in places:
+            if name in taken:
+                yield Problem(place, f"`{name}` is already taken by {taken[name]}")
+            taken.setdefault(name, place)
+        yield from _policy(config, model, path)
+
+
+def _policy(config: Config, model: Model, path: str) -> Iterator[Problem]:
+    if model.tokenizer not in _TOKENIZERS and not model.tokenizer.endswith(".json"):
+        yield Problem(f"{path}.tokenizer", f"expected {', '.join(_TOKENIZERS)} or the path of a tokenizer.json")
+    if model.thinking_budget == "edge" and not model.can_continue:
+        yield Problem(f"{path}.thinking_budget", "expected refuse or engine, since can_continue is false")
+    if "name" in model.dialect:
+        yield Problem(f"{path}.dialect.name", "expected single knobs; which dialect they change is said by `dialect` at the top")
+    knobs = Shape(environment={}, parsers={})
+    knobs.section(Knobs, {**model.dialect, "name": config.dialect}, f"{path}.dialect")
+    yield from knobs.problems
+
+
+def _limits(config: Config) -> Iterator[Problem]:
+    store = config.limits.store.reveal()
+    if store != "memory" and not store.startswith(("redis://", "rediss://")):
+        yield Problem("limits.store", "expected memory or redis://HOST:PORT/DATABASE")
+
+
+def _names(config: Config) -> str:
+    return ", ".join(config.pools) or "none, as there are no pools"

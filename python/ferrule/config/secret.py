@@ -1,0 +1,36 @@
+"""Strings that must not be shown: a backend's key, a password inside a URL.
+
+Only `reveal` gives the text, so whoever sends it says so; repr, str, logs and tracebacks with locals show stars.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+
+class Secret(msgspec.Struct, frozen=True):
+    text: str
+
+    def reveal(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __str__(self) -> str:
+        return "***"
+
+
+def redacted(url: str) -> str:
+    """The URL with user and password replaced by stars; text that is no URL loses everything before its last `@`."""
+    if "@" not in url:
+        return url
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "***@" + url.rpartition("@")[2]
+    if "@" not in parts.netloc:
+        return url if parts.netloc else "***@" + url.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]))

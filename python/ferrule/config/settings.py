@@ -1,0 +1,176 @@
+"""Every setting there is, with its type, its unit in its name and its default: the configuration file on one page.
+
+Frozen and comparable, so that a reload can tell what changed. It decides nothing; `rules` says what goes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ferrule.config.address import Address, BackendUrl
+from ferrule.config.secret import Secret
+from ferrule.config.wildcard import matches
+
+Text = Annotated[str, Meta(min_length=1)]
+Count = Annotated[int, Meta(ge=1, le=10_000_000)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+DialectName = Literal["token-factory", "pooled", "tokenify", "anthropic"]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class Auth(_Section, frozen=True):
+    keys_file: Text | None = None
+    """After loading: an absolute path. None: the proxy is open, and then listens on loopback only."""
+    allow_anonymous: bool = False
+
+
+class Backend(_Section, frozen=True):
+    """Written as a URL or as {url, weight}."""
+
+    url: BackendUrl
+    weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+
+
+class KubernetesService(_Section, frozen=True):
+    service: Text
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    namespace: Text = "default"
+
+
+class Discover(_Section, frozen=True):
+    """Exactly one of `dns` and `kubernetes`. `interval_s` is how often DNS is asked."""
+
+    dns: Address | None = None
+    interval_s: Seconds = 5.0
+    kubernetes: KubernetesService | None = None
+
+
+class Queue(_Section, frozen=True):
+    size: Annotated[int, Meta(ge=0, le=100_000)] = 256
+    timeout_s: Seconds = 30.0
+
+
+class Health(_Section, frozen=True):
+    path: Annotated[str, Meta(pattern=r"^/[!-~]*$")] = "/health"
+    interval_s: Seconds = 5.0
+    timeout_s: Seconds = 2.0
+    fall: Count = 2
+    rise: Count = 2
+
+
+class Timeouts(_Section, frozen=True):
+    """`first_event_s` and `idle_s` hold for streams; a whole reply has `total_s` alone."""
+
+    connect_s: Seconds = 2.0
+    first_event_s: Seconds = 600.0
+    idle_s: Seconds = 120.0
+    total_s: Seconds = 3600.0
+
+
+class Pool(_Section, frozen=True):
+    """Either `backends` or `discover`."""
+
+    backends: tuple[Backend, ...] = ()
+    discover: Discover | None = None
+    api_key: Secret | None = None
+    engine: Literal["vllm", "sglang", "llamacpp", "auto"] = "auto"
+    slots: Count = 64
+    max_inflight: Count = 128
+    queue: Queue = Queue()
+    health: Health = Health()
+    timeouts: Timeouts = Timeouts()
+    retries: Annotated[int, Meta(ge=0, le=10)] = 2
+    split_think: bool = False
+    """The engine leaves `<think>…</think>` inside the text: take it out."""
+    system_first: bool = False
+    """The chat template takes a system message only at the start: later ones become user text."""
+
+
+class Model(_Section, frozen=True):
+    id: Text
+    pool: str = ""
+    """After loading never empty: the only pool there is unless given."""
+    upstream: str = ""
+    """After loading never empty: the id unless given."""
+    aliases: tuple[Text, ...] = ()
+    context_window: Count | None = None
+    """Tokens. None: what the backend says."""
+    effort: Annotated[tuple[Text, ...], Meta(min_length=1)] | None = None
+    """None: not verified, forwarded unchecked."""
+    thinking_budget: Literal["refuse", "engine", "edge"] | None = None
+    """None: what the dialect says."""
+    can_continue: bool = True
+    """Whether the chat template can go on from a half-written answer; without it no budget holds at the edge."""
+    images: bool = False
+    tokenizer: Text = "o200k_base"
+    """o200k_base, cl100k_base, or (after loading) the absolute path of a tokenizer.json."""
+    dialect: dict[str, object] = msgspec.field(default_factory=dict)
+    """Single knobs that differ from the dialect's."""
+
+
+class Limits(_Section, frozen=True):
+    store: Secret = Secret("memory")
+    """`memory` or a redis URL, which may hold a password."""
+    on_store_failure: Literal["allow", "deny"] = "allow"
+
+
+class Edge(_Section, frozen=True):
+    """What clients may take of one worker, and how long they may keep it waiting."""
+
+    max_connections: Count = 10_000
+    max_streams: Count = 4_000
+    max_memory_mb: Count | None = None
+    """Resident memory of a worker past which new requests get 529. None: no mark."""
+    header_s: Seconds = 15.0
+    body_stall_s: Seconds = 30.0
+    idle_s: Seconds = 90.0
+    write_stall_s: Seconds = 60.0
+
+
+class Config(_Section, frozen=True):
+    listen: Address = Address("127.0.0.1", 8080)
+    admin: Address = Address("127.0.0.1", 9090)
+    workers: Annotated[int, Meta(ge=1, le=256)] = 1
+    dialect: DialectName = "token-factory"
+    body_limit_mb: Annotated[int, Meta(ge=1, le=1024)] = 32
+    ping_after_s: Seconds = 10.0
+    drain_grace_s: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
+    media_hosts: tuple[Text, ...] = ()
+    auth: Auth = Auth()
+    pools: dict[str, Pool] = msgspec.field(default_factory=dict)
+    models: tuple[Model, ...] = ()
+    """Empty: what the backends list, with default policy."""
+    limits: Limits = Limits()
+    edge: Edge = Edge()
+
+
+class Flags(_Section, frozen=True):
+    """What the command line says; None: nothing. Flags win over the file. `backends` stand instead of a file."""
+
+    backends: tuple[str, ...] = ()
+    listen: str | None = None
+    admin: str | None = None
+    workers: int | None = None
+    dialect: str | None = None
+
+
+NO_FLAGS = Flags()
+
+
+def find_model(models: Sequence[Model], name: str) -> Model | None:
+    """The model a client means: by id, then by alias in the order of the file. A `[1m]` suffix is no part of the name."""
+    name = name.removesuffix("[1m]")
+    for model in models:
+        if model.id == name:
+            return model
+    for model in models:
+        if any(matches(alias, name) for alias in model.aliases):
+            return model
+    return None

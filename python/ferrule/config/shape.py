@@ -1,0 +1,173 @@
+"""Plain values → typed settings: unknown keys, wrong types and ranges, and `${NAME}`, each problem with its path.
+
+Walks the Structs' own annotations, so there is no second list of settings. What settings mean together is for `rules`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from ferrule.config.problems import Problem, join
+
+Parser = Callable[[object], object]
+S = TypeVar("S", bound=msgspec.Struct)
+
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WORDS = {
+    "object": "a mapping",
+    "array": "a list",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "null": "null",
+}
+
+
+class Shape:
+    """One reading of one document. `parsers` build the types that are written as text; problems gather in `problems`."""
+
+    def __init__(self, environment: Mapping[str, str], parsers: Mapping[type, Parser]) -> None:
+        self.problems: list[Problem] = []
+        self._environment = environment
+        self._parsers = parsers
+
+    def section(self, kind: type[S], value: object, path: str) -> S | None:
+        """A Struct from a mapping; an empty section has its defaults. None when there was a problem below `path`."""
+        if value is None:
+            value = {}
+        if not isinstance(value, dict):
+            self._problem(path, f"expected {_WORDS['object']}, got {_word(value)}")
+            return None
+        before = len(self.problems)
+        hints = get_type_hints(kind, include_extras=True)
+        self._refuse_unknown(list(hints), value, path)
+        filled = {name: self._read(hints[name], value[name], join(path, name)) for name in hints if name in value}
+        for field in msgspec.structs.fields(kind):
+            if field.required and field.name not in value:
+                self._problem(join(path, field.name), "is required")
+        return None if len(self.problems) > before else kind(**filled)
+
+    def _read(self, kind: Any, value: object, path: str) -> Any:
+        if get_origin(kind) in (Union, UnionType) and self._is_walked(_without_none(kind)):
+            return None if value is None else self._read(_without_none(kind), value, path)
+        if kind in self._parsers:
+            return self._parse(self._parsers[kind], value, path)
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            return self.section(kind, value, path)
+        arguments = get_args(kind)
+        if get_origin(kind) is tuple and self._is_walked(arguments[0]):
+            return self._items(arguments[0], value, path)
+        if get_origin(kind) is dict and self._is_walked(arguments[1]):
+            return self._entries(arguments[1], value, path)
+        return self._leaf(kind, value, path)
+
+    def _is_walked(self, kind: Any) -> bool:
+        return kind in self._parsers or (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
+
+    def _items(self, kind: Any, value: object, path: str) -> Any:
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            return self._problem(path, f"expected {_WORDS['array']}, got {_word(value)}")
+        return tuple(self._read(kind, item, join(path, index)) for index, item in enumerate(value))
+
+    def _entries(self, kind: Any, value: object, path: str) -> Any:
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            return self._problem(path, f"expected {_WORDS['object']}, got {_word(value)}")
+        return {str(name): self._read(kind, item, join(path, name)) for name, item in value.items()}
+
+    def _parse(self, parser: Parser, value: object, path: str) -> Any:
+        expanded = self._expand(value, path)
+        if expanded is _MISSING:
+            return None
+        try:
+            return parser(expanded)
+        except ValueError as error:
+            return self._problem(path, str(error))
+
+    def _leaf(self, kind: Any, value: object, path: str) -> Any:
+        expanded = self._expand(value, path)
+        if expanded is _MISSING:
+            return None
+        try:
+            # Text from the environment may stand for a number; text from the file may not
+            return msgspec.convert(expanded, kind, strict=expanded == value)
+        except msgspec.ValidationError as error:
+            message, _, inner = str(error).partition(" - at `$")
+            return self._problem(path + inner.rstrip("`").replace("[", ".").replace("]", ""), _wording(message, kind))
+
+    def _expand(self, value: object, path: str) -> object:
+        if isinstance(value, str):
+            return self._expand_text(value, path) if "${" in value else value
+        if isinstance(value, list):
+            items = [self._expand(item, join(path, index)) for index, item in enumerate(value)]
+            return _MISSING if _MISSING in items else items
+        if isinstance(value, dict):
+            entries = {name: self._expand(item, join(path, name)) for name, item in value.items()}
+            return _MISSING if _MISSING in entries.values() else entries
+        return value
+
+    def _expand_text(self, text: str, path: str) -> object:
+        pieces: list[str] = []
+        end = 0
+        for found in _VARIABLE.finditer(text):
+            name = found.group(1)
+            if not _NAME.fullmatch(name):
+                return self._problem(path, f"expected ${{NAME}} with the name of an environment variable, got ${{{name}}}", _MISSING)
+            if name not in self._environment:
+                return self._problem(path, f"environment variable {name} is not set", _MISSING)
+            pieces += [text[end : found.start()], self._environment[name]]
+            end = found.end()
+        return "".join(pieces) + text[end:]
+
+    def _refuse_unknown(self, known: list[str], value: Mapping[object, object], path: str) -> None:
+        for name in value:
+            if name not in known:
+                close = difflib.get_close_matches(str(name), known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(sorted(known))}"
+                self._problem(join(path, name), f"unknown setting; {hint}")
+
+    def _problem(self, path: str, message: str, result: object = None) -> Any:
+        self.problems.append(Problem(path, message))
+        return result
+
+
+_MISSING = object()
+
+
+def _without_none(kind: Any) -> Any:
+    rest = [argument for argument in get_args(kind) if argument is not NoneType]
+    return rest[0] if len(rest) == 1 else kind
+
+
+def _word(value: object) -> str:
+    names = {dict: "object", list: "array", NoneType: "null"}
+    return _WORDS.get(names.get(type(value), type(value).__name__), type(value).__name__)
+
+
+def _wording(message: str, kind: Any) -> str:
+    """msgspec's message in the words of a person who writes YAML."""
+    if message.startswith("Invalid enum value"):
+        return f"expected one of {', '.join(_choices(kind))}"
+    words = re.sub(r"`([a-z| ]+)`", lambda found: _type_words(found.group(1)), message)
+    return words[:1].lower() + words[1:]
+
+
+def _type_words(names: str) -> str:
+    return " or ".join(_WORDS.get(name.strip(), name.strip()) for name in names.split("|"))
+
+
+def _choices(kind: Any) -> list[str]:
+    if get_origin(kind) is Literal:
+        return [str(choice) for choice in get_args(kind)]
+    return [choice for argument in get_args(kind) for choice in _choices(argument)]

@@ -1,0 +1,18 @@
+"""Names with `*`: aliases of models and the models of a key. Only `*` is special; case counts."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+
+def matches(pattern: str, name: str) -> bool:
+    if pattern in ("*", name):
+        return True
+    return "*" in pattern and _compiled(pattern).fullmatch(name) is not None
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    pieces = [re.escape(piece) for piece in re.split(r"\*+", pattern)]
+    return re.compile(".*".join(pieces), re.DOTALL)
