@@ -1,0 +1,174 @@
+"""Who asks: a key from the headers → the tenant it belongs to, or a 401.
+
+Only SHA-256 digests are kept. Lookup is by digest, so its time tells nothing of a key, and the match is compared in constant time.
+A key appears in no exception, repr or message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from ferrule.config import ConfigError, Problem, matches
+from ferrule.config.document import read_document
+from ferrule.config.shape import Shape
+from ferrule.errors import Failure
+
+PREFIX = "fk-"
+KEY_LIMIT_CHARS = 1024
+"""Nothing longer is a key; what is longer is refused unhashed."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NEVER_RETRY = {"x-should-retry": "false"}
+
+Count = Annotated[int, Meta(ge=1, le=10**12)]
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose key it is, and what it may do. None: no limit."""
+
+    name: str
+    models: tuple[str, ...] = ("*",)
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+
+    @property
+    def has_limits(self) -> bool:
+        return self.requests_per_minute is not None or self.tokens_per_minute is not None or self.concurrency is not None
+
+    def may_use(self, *names: str) -> bool:
+        """`names` are all that one model goes by in this request: what the client wrote, and the id it stands for."""
+        return any(matches(pattern, name) for pattern in self.models for name in names)
+
+    def check_model(self, *names: str) -> None:
+        if not self.may_use(*names):
+            raise Failure(403, "Your API key does not have permission to use the specified model.", headers=_NEVER_RETRY)
+
+
+ANONYMOUS = Tenant(name="anonymous")
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    sha256: str
+    models: tuple[Annotated[str, Meta(min_length=1)], ...] = ("*",)
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    concurrency: Count | None = None
+
+    def __repr__(self) -> str:
+        return f"_Entry(name={self.name!r})"
+
+
+class _KeysFile(msgspec.Struct, frozen=True, kw_only=True):
+    keys: tuple[_Entry, ...]
+
+
+class KeyRing:
+    """The tenants by the digest of their key. `KeyRing.open()` lets everybody in as `anonymous`."""
+
+    def __init__(self, tenants: Mapping[bytes, Tenant], *, is_open: bool = False) -> None:
+        self._tenants = {digest: (digest, tenant) for digest, tenant in tenants.items()}
+        self.is_open = is_open
+
+    @classmethod
+    def open(cls) -> KeyRing:
+        return cls({}, is_open=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> KeyRing:
+        """ConfigError names every problem with its path (`keys.1.sha256`)."""
+        place = Path(path)
+        shape = Shape(environment={}, parsers={})
+        file = shape.section(_KeysFile, read_document(place), "")
+        problems = shape.problems + (_problems(file) if file else [])
+        if file is None or problems:
+            raise ConfigError(problems, str(place))
+        return cls({bytes.fromhex(entry.sha256): _tenant(entry) for entry in file.keys})
+
+    def __repr__(self) -> str:
+        return f"KeyRing({'open' if self.is_open else len(self._tenants)})"
+
+    @property
+    def tenants(self) -> list[Tenant]:
+        return [tenant for _, tenant in self._tenants.values()]
+
+    def find(self, x_api_key: str | None, authorization: str | None, missing_key_message: str) -> Tenant:
+        """The caller. Either header will do, and when both are there one valid key is enough. Failure 401 otherwise."""
+        if self.is_open:
+            return ANONYMOUS
+        given = [key for key in ((x_api_key or "").strip(), _bearer(authorization)) if key]
+        if not given:
+            raise Failure(401, missing_key_message, headers=_NEVER_RETRY)
+        for key in given:
+            tenant = self._lookup(key)
+            if tenant is not None:
+                return tenant
+        raise Failure(401, "Unauthorized: Invalid API key.", headers=_NEVER_RETRY, gate=True)
+
+    def _lookup(self, key: str) -> Tenant | None:
+        if len(key) > KEY_LIMIT_CHARS:
+            return None
+        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+        found = self._tenants.get(digest)
+        return found[1] if found is not None and hmac.compare_digest(found[0], digest) else None
+
+
+def new_key(name: str) -> tuple[str, str]:
+    """A fresh key, to be shown once, and its entry for the keys file. ValueError when `name` cannot be a key's name."""
+    if not _is_name(name):
+        raise ValueError(_NAME_EXPECTED)
+    key = PREFIX + secrets.token_urlsafe(32)
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return key, f'  - name: "{name}"\n    sha256: "{digest}"\n    models: ["*"]\n'
+
+
+_NAME_EXPECTED = "expected up to 64 letters, digits and . _ @ -, not `anonymous`"
+
+
+def _is_name(name: str) -> bool:
+    return name != ANONYMOUS.name and _NAME.fullmatch(name) is not None
+
+
+def _bearer(authorization: str | None) -> str:
+    """The key of an `Authorization: Bearer` header; nothing for any other scheme."""
+    scheme, _, key = (authorization or "").strip().partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
+
+
+def _tenant(entry: _Entry) -> Tenant:
+    return Tenant(
+        name=entry.name,
+        models=entry.models,
+        requests_per_minute=entry.requests_per_minute,
+        tokens_per_minute=entry.tokens_per_minute,
+        concurrency=entry.concurrency,
+    )
+
+
+def _problems(file: _KeysFile) -> list[Problem]:
+    problems: list[Problem] = []
+    names: dict[str, int] = {}
+    digests: dict[str, int] = {}
+    for index, entry in enumerate(file.keys):
+        if not _is_name(entry.name):
+            problems.append(Problem(f"keys.{index}.name", _NAME_EXPECTED))
+        if not _SHA256.fullmatch(entry.sha256):
+            problems.append(Problem(f"keys.{index}.sha256", "expected 64 hex digits in lower case: the SHA-256 of the key, never the key"))
+        elif entry.sha256 in digests:
+            problems.append(Problem(f"keys.{index}.sha256", f"is the same key as keys.{digests[entry.sha256]}"))
+        if entry.name in names:
+            problems.append(Problem(f"keys.{index}.name", f"`{entry.name}` is already the name of keys.{names[entry.name]}"))
+        names.setdefault(entry.name, index)
+        digests.setdefault(entry.sha256, index)
+    return problems
