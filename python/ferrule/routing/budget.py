@@ -1,0 +1,24 @@
+"""How many retries a pool may have under way: a share of its active requests, so that trouble is not multiplied by retrying."""
+
+from __future__ import annotations
+
+RETRY_SHARE = 0.2
+MIN_RETRIES = 3
+
+
+class RetryBudget:
+    """`retries_per_request`: tries after the first one that a request may have."""
+
+    def __init__(self, retries_per_request: int) -> None:
+        self._per_request = retries_per_request
+        self.active = 0
+
+    def allows(self, retries_made: int, active_requests: int) -> bool:
+        """May a request that was retried `retries_made` times be tried once more?"""
+        return retries_made < self._per_request and self.active < max(MIN_RETRIES, RETRY_SHARE * active_requests)
+
+    def start(self) -> None:
+        self.active += 1
+
+    def end(self) -> None:
+        self.active -= 1

@@ -1,0 +1,82 @@
+"""Which backend a request goes to, given the order its session prefers and how loaded everybody is.
+
+A session stays where it is, because its prefix cache is there, until that place is past `max(slots, 1.25 × mean)` requests in
+flight; then it takes the next in its own order that is not. The floor of `slots` matters: the mean alone moves a quarter of all
+turns. Knows nothing of health beyond `is_usable`, and nothing of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import Literal
+
+import msgspec
+
+from ferrule.routing.backend import Backend
+
+STRETCH = 1.25
+
+Branch = Literal["home", "spill", "failover", "keyless"]
+
+# branch → x-ferrule-affinity
+AFFINITY: dict[Branch, str] = {"home": "home", "spill": "spill", "failover": "failover", "keyless": "none"}
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """`slots`: requests a backend runs at once, below which nobody moves; `max_inflight`: none beyond it, ever."""
+
+    slots: int = 64
+    max_inflight: int = 128
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """`home`: the first in the session's order. `failover`: that one can't be used (unhealthy, or tried before by this request).
+    `spill`: it could, but is or was past the bound. `keyless`: there is no session to follow."""
+
+    backend: Backend
+    branch: Branch
+    is_retry: bool
+
+
+def by_session(order: Sequence[Backend], place: Backend, tried: Set[str], limits: Limits) -> Choice | None:
+    """`order`: all members, best first; `place`: where the session is. None: nobody usable and untried has room."""
+    home = order[0]
+    if place.is_usable and place.inflight <= limits.slots and place.inflight < limits.max_inflight and not tried:
+        chosen: Backend | None = place
+    else:
+        chosen = _below_bound(order, place, tried, limits)
+    if chosen is None:
+        return None
+    if chosen is home:
+        return Choice(home, "home", bool(tried))
+    can_be_home = home.is_usable and home.name not in tried
+    return Choice(chosen, "spill" if can_be_home else "failover", bool(tried))
+
+
+def keyless(order: Sequence[Backend], tried: Set[str], limits: Limits) -> Choice | None:
+    """The least loaded for its weight; the first in `order` among equals."""
+    least = _least_loaded(_with_room(order, tried, limits))
+    return None if least is None else Choice(least, "keyless", bool(tried))
+
+
+def _below_bound(order: Sequence[Backend], place: Backend, tried: Set[str], limits: Limits) -> Backend | None:
+    usable = [b for b in order if b.is_usable]
+    candidates = _with_room(usable, tried, limits)
+    if not candidates:
+        return None
+    # The mean, in proportion to weights: with equal ones, 1.25 × total / number.
+    stretched = STRETCH * sum(b.inflight for b in usable) / sum(b.weight for b in usable)
+    if place in candidates and place.inflight <= max(limits.slots, stretched * place.weight):
+        return place
+    for backend in candidates:
+        if backend.inflight <= max(limits.slots, stretched * backend.weight):
+            return backend
+    return _least_loaded(candidates)
+
+
+def _with_room(order: Sequence[Backend], tried: Set[str], limits: Limits) -> list[Backend]:
+    return [b for b in order if b.is_usable and b.inflight < limits.max_inflight and b.name not in tried]
+
+
+def _least_loaded(candidates: Sequence[Backend]) -> Backend | None:
+    return min(candidates, key=lambda b: b.inflight / b.weight, default=None)

@@ -1,0 +1,228 @@
+"""Whether one backend can be given a request: what probes say, and what requests themselves have shown.
+
+Two machines side by side. Probes (active): `fall` failures in a row take a backend out, `rise` successes bring it back. The
+breaker (passive): closed → open on connect errors and 5xx before the first event → half-open after a back-off, where a single
+request is let through → closed by its first event. Clocks come from outside; nothing here knows a socket.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+
+import msgspec
+
+MAX_BUSY_S = 3600.0
+
+
+class Verdict(StrEnum):
+    """How a request on a backend ended, as far as the backend's health is concerned."""
+
+    OK = "ok"
+    CLIENT_GONE = "client_gone"
+    NEUTRAL = "neutral"
+    """A 4xx, or anything after the first event: says nothing about whether the next request would be served."""
+    BUSY = "busy"
+    """429: alive, not now."""
+    CONNECT_ERROR = "connect_error"
+    SERVER_ERROR = "server_error"
+    """5xx, or an error frame, before the first event."""
+    BROKEN = "broken"
+    """The connection was lost, or nothing came in time, before the first event."""
+    DRAINING = "draining"
+    """vLLM's "cannot schedule new futures after shutdown", while its /health still says 200."""
+
+
+_AT_ONCE = frozenset({Verdict.CONNECT_ERROR, Verdict.DRAINING})
+_COUNTED = frozenset({Verdict.SERVER_ERROR, Verdict.BROKEN})
+
+
+class HealthPolicy(msgspec.Struct, frozen=True):
+    """The rules. `trip`: failures in a row that open the breaker (a refused connection opens it at once).
+
+    `connect_open_s`, `error_open_s`: the first time a breaker stays open, doubled with each failed trial up to `max_open_s`.
+    """
+
+    interval_s: float = 5.0
+    fall: int = 2
+    rise: int = 2
+    trip: int = 3
+    connect_open_s: float = 1.0
+    error_open_s: float = 5.0
+    max_open_s: float = 60.0
+    seed: int = 0
+
+
+class Probed(StrEnum):
+    OK = "ok"
+    FAILED = "failed"
+    BUSY = "busy"
+
+
+class BreakerState(StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class Health:
+    """The health of one backend. The pool decides whether an ejection that is due may happen (at most half of a pool)."""
+
+    def __init__(self, name: str, policy: HealthPolicy) -> None:
+        self._name = name
+        self._policy = policy
+        self.is_up: bool | None = None
+        """What probes say; None until the first one. A backend that was not probed yet may be tried."""
+        self.breaker = BreakerState.CLOSED
+        self.era = 0
+        """Grows whenever the breaker opens or closes: a request of an older era says nothing about this one."""
+        self.reopens_at = math.inf
+        self.next_probe_at = -math.inf
+        self._quiet_until = -math.inf
+        self._streak = 0
+        self._probes = 0
+        self._failures = 0
+        self._ejections = 0
+        self._cause = Verdict.OK
+        self._has_trial = False
+
+    def is_usable(self, now: float) -> bool:
+        """May a request go here now?"""
+        if self.is_up is False or self._has_trial:
+            return False
+        return self.breaker is BreakerState.CLOSED or now >= self.reopens_at
+
+    # Active: probes
+
+    def start_probe(self, now: float) -> bool:
+        """Is a probe due? If so, the next one is scheduled: after `interval_s`, less up to a fifth, so that workers part."""
+        if now < self.next_probe_at:
+            return False
+        self._probes += 1
+        self.next_probe_at = now + self._policy.interval_s * (1.0 - 0.2 * self._jitter())
+        return True
+
+    def end_probe(self, probed: Probed, now: float, retry_after_s: float = 0.0) -> None:
+        """A probe has its answer. `BUSY` (429) is alive, and is not asked again for `retry_after_s`."""
+        if probed is Probed.BUSY:
+            self._quiet_until = now + min(retry_after_s, MAX_BUSY_S)
+            self.next_probe_at = max(self.next_probe_at, self._quiet_until)
+            self._streak = max(self._streak, 0)
+        elif probed is Probed.OK:
+            self._streak = max(self._streak, 0) + 1
+            self._rise(now)
+        else:
+            self._streak = min(self._streak, 0) - 1
+            if self.is_up is None or -self._streak >= self._policy.fall:
+                self.is_up = False
+            else:
+                self._probe_soon(now)
+
+    def _rise(self, now: float) -> None:
+        risen = self._streak >= self._policy.rise
+        if self.is_up is False and risen:
+            # Seen down and up again: whatever was wrong before is the history of another process.
+            self._close()
+        elif risen and self._cause is Verdict.CONNECT_ERROR:
+            self._close()
+        if self.is_up is None or risen:
+            self.is_up = True
+        else:
+            self._probe_soon(now)
+
+    def _probe_soon(self, now: float) -> None:
+        # While undecided, so that both ways take less than two intervals.
+        self.next_probe_at = max(self._quiet_until, min(self.next_probe_at, now + self._policy.interval_s / 4))
+
+    def _jitter(self) -> float:
+        return zlib.crc32(f"{self._policy.seed}:{self._name}:{self._probes}".encode()) / 0xFFFFFFFF
+
+    # Passive: the breaker
+
+    def start_request(self, now: float) -> bool:
+        """A request goes out. True: it is the single trial of a half-open breaker."""
+        if self.breaker is BreakerState.CLOSED or self._has_trial or now < self.reopens_at:
+            return False
+        self.breaker = BreakerState.HALF_OPEN
+        self._has_trial = True
+        return True
+
+    def succeed(self, era: int) -> bool:
+        """A first event or a whole answer came. True: that closed the breaker."""
+        if era != self.era:
+            return False
+        self._failures = 0
+        if self.breaker is BreakerState.CLOSED:
+            return False
+        self._close()
+        return True
+
+    def wants_ejection(self, verdict: Verdict, era: int) -> bool:
+        """Counts a failure of the current era; True: enough of them, `eject` is due."""
+        if era != self.era or self.is_up is False:
+            return False
+        if verdict in _COUNTED:
+            self._failures += 1
+        elif verdict not in _AT_ONCE:
+            return False
+        return verdict in _AT_ONCE or self._failures >= self._policy.trip or self.breaker is not BreakerState.CLOSED
+
+    def eject(self, verdict: Verdict, now: float) -> None:
+        """Open the breaker, longer each time until something succeeds."""
+        policy = self._policy
+        first_s = policy.connect_open_s if verdict is Verdict.CONNECT_ERROR else policy.error_open_s
+        self.reopens_at = now + min(policy.max_open_s, first_s * 2.0 ** min(self._ejections, 16))
+        self.breaker = BreakerState.OPEN
+        self.era += 1
+        self._cause = verdict
+        self._ejections += 1
+        self._failures = 0
+        self._streak = min(self._streak, 0)
+        self._has_trial = False
+        self._probe_soon(now)
+
+    def end_trial(self) -> None:
+        """The trial ended without a word on health (its client left, a 4xx): the next request is the trial."""
+        self._has_trial = False
+
+    def readmit(self) -> None:
+        """Close the breaker because the pool cannot spare this backend any longer."""
+        self._close()
+
+    def start_over(self) -> None:
+        """Another process has the address now: nothing known about the last one holds."""
+        self.era += 1
+        self._close()
+        self.is_up = None
+        self.next_probe_at = self._quiet_until = -math.inf
+        self._streak = 0
+
+    def _close(self) -> None:
+        if self.breaker is not BreakerState.CLOSED:
+            self.breaker = BreakerState.CLOSED
+            self.era += 1
+        self.reopens_at = math.inf
+        self._failures = 0
+        self._ejections = 0
+        self._cause = Verdict.OK
+        self._has_trial = False
+
+
+def retry_after_s(value: str, wall_now: float) -> float | None:
+    """Seconds to wait by a `retry-after` header: a number of seconds, or an HTTP date (RFC 9110 10.2.3). None: not readable.
+
+    `wall_now`: seconds since 1970.
+    """
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return max(0.0, date.timestamp() - wall_now)

@@ -1,0 +1,242 @@
+"""Probes and the breaker of one backend, by a clock that the test turns."""
+
+import pytest
+
+from ferrule.routing.health import BreakerState, Health, HealthPolicy, Probed, Verdict, retry_after_s
+
+POLICY = HealthPolicy(interval_s=5.0, fall=2, rise=2, trip=3)
+
+
+def health(policy: HealthPolicy = POLICY) -> Health:
+    return Health("b", policy)
+
+
+def fail(subject: Health, verdict: Verdict, now: float) -> bool:
+    """A request of now fails; eject if due, as the pool does."""
+    due = subject.wants_ejection(verdict, subject.era)
+    if due:
+        subject.eject(verdict, now)
+    return due
+
+
+def probe(subject: Health, results: str, now: float = 0.0) -> None:
+    for mark in results:
+        subject.end_probe({"+": Probed.OK, "-": Probed.FAILED, "b": Probed.BUSY}[mark], now, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("results", "is_up"),
+    [
+        ("", None),
+        ("+", True),
+        ("-", False),
+        ("+-", True),
+        ("+--", False),
+        ("+-+-", True),
+        ("+--+", False),
+        ("+--++", True),
+        ("+--+-+", False),
+        ("-++", True),
+        ("+-b-", True),
+        ("b", None),
+        ("+--b", False),
+    ],
+)
+def test_fall_and_rise(results: str, is_up: bool | None) -> None:
+    subject = health()
+    probe(subject, results)
+    assert subject.is_up is is_up
+    assert subject.is_usable(0.0) is (is_up is not False)
+
+
+def test_probes_are_an_interval_apart_less_a_little() -> None:
+    subject = health()
+    asked: list[float] = []
+    for tenth in range(1000):
+        if subject.start_probe(tenth / 10):
+            asked.append(tenth / 10)
+            subject.end_probe(Probed.OK, tenth / 10)
+    gaps = {round(b - a, 1) for a, b in zip(asked, asked[1:], strict=False)}
+    assert asked[0] == 0.0
+    assert min(gaps) >= 4.0
+    assert max(gaps) <= 5.1
+    assert len(gaps) > 3
+
+
+def test_jitter_differs_between_seeds_and_not_between_runs() -> None:
+    def second(seed: int) -> float:
+        subject = health(HealthPolicy(seed=seed))
+        subject.start_probe(0.0)
+        return subject.next_probe_at
+
+    assert second(1) == second(1)
+    assert second(1) != second(2)
+
+
+def test_recovery_takes_less_than_two_intervals() -> None:
+    subject = health()
+    probe(subject, "+--")
+    now = 100.0
+    subject.start_probe(now)
+    subject.end_probe(Probed.FAILED, now)  # back an instant later
+    while subject.is_up is False:
+        now += 0.01
+        if subject.start_probe(now):
+            subject.end_probe(Probed.OK, now)
+    assert now <= 100.0 + 2 * POLICY.interval_s
+
+
+def test_j13_a_busy_probe_is_not_repeated_before_retry_after() -> None:
+    subject = health()
+    probe(subject, "+")
+    assert subject.start_probe(10.0)
+    subject.end_probe(Probed.BUSY, 10.0, 7.0)
+    assert subject.is_up
+    assert subject.is_usable(10.0)
+    assert not subject.start_probe(16.9)
+    assert fail(subject, Verdict.CONNECT_ERROR, 11.0)  # which otherwise brings the next probe forward
+    assert not subject.start_probe(16.9)
+    assert subject.start_probe(17.0)
+
+
+def test_j13_retry_after_does_not_bring_a_probe_forward() -> None:
+    subject = health()
+    assert subject.start_probe(0.0)
+    subject.end_probe(Probed.BUSY, 0.0, 0.0)
+    assert not subject.start_probe(3.9)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("7", 7.0),
+        (" 120 ", 120.0),
+        ("0", 0.0),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", 7.0),
+        ("Sunday, 06-Nov-94 08:49:37 GMT", 7.0),
+        ("Sun Nov  6 08:49:37 1994", 7.0),
+        ("Sun, 06 Nov 1994 08:49:00 GMT", 0.0),
+        ("soon", None),
+        ("", None),
+        ("-1", None),
+        ("٣", None),
+        ("Sun, 99 Nov 1994 08:49:37 GMT", None),
+    ],
+)
+def test_j13_retry_after_is_seconds_or_an_http_date(value: str, seconds: float | None) -> None:
+    assert retry_after_s(value, wall_now=784111770.0) == seconds
+
+
+def test_l01_a_refused_connection_ejects_at_once() -> None:
+    subject = health()
+    probe(subject, "+")
+    assert fail(subject, Verdict.CONNECT_ERROR, 0.0)
+    assert not subject.is_usable(0.9)
+    assert subject.is_usable(1.0)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.SERVER_ERROR, Verdict.BROKEN])
+def test_failures_in_a_row_eject(verdict: Verdict) -> None:
+    subject = health()
+    assert [fail(subject, verdict, 0.0) for _ in range(3)] == [False, False, True]
+    assert subject.breaker is BreakerState.OPEN
+    assert not subject.is_usable(4.9)
+    assert subject.is_usable(5.0)
+
+
+def test_a_success_starts_the_count_again() -> None:
+    subject = health()
+    for _ in range(10):
+        assert not fail(subject, Verdict.SERVER_ERROR, 0.0)
+        assert not fail(subject, Verdict.SERVER_ERROR, 0.0)
+        assert not subject.succeed(subject.era)
+    assert subject.breaker is BreakerState.CLOSED
+
+
+@pytest.mark.parametrize("verdict", [Verdict.NEUTRAL, Verdict.CLIENT_GONE, Verdict.BUSY, Verdict.OK])
+def test_i05_j09_what_is_not_the_backends_fault_never_moves_the_breaker(verdict: Verdict) -> None:
+    subject = health()
+    assert not any(fail(subject, verdict, 0.0) for _ in range(20))
+    assert subject.breaker is BreakerState.CLOSED
+    assert [fail(subject, Verdict.SERVER_ERROR, 0.0) for _ in range(3)] == [False, False, True]
+
+
+def test_j11_fifty_failures_at_once_are_one_ejection() -> None:
+    subject = health()
+    era = subject.era
+    for _ in range(50):
+        if subject.wants_ejection(Verdict.BROKEN, era):
+            subject.eject(Verdict.BROKEN, 0.0)
+    assert subject.reopens_at == 5.0
+    # Stragglers that fail while the trial runs are not the trial.
+    assert subject.start_request(5.0)
+    assert not subject.wants_ejection(Verdict.BROKEN, era)
+    assert subject.succeed(subject.era)
+
+
+def test_half_open_lets_a_single_trial_through() -> None:
+    subject = health()
+    fail(subject, Verdict.CONNECT_ERROR, 0.0)
+    assert not subject.start_request(0.5)
+    assert subject.start_request(1.0)
+    assert subject.breaker is BreakerState.HALF_OPEN
+    assert not subject.is_usable(1.0)
+    subject.end_trial()
+    assert subject.is_usable(1.0)
+    assert subject.start_request(1.0)
+    assert subject.succeed(subject.era)
+    assert subject.breaker is BreakerState.CLOSED
+    assert subject.is_usable(1.0)
+
+
+def test_back_off_doubles_up_to_its_cap_and_starts_again_after_a_success() -> None:
+    subject = health()
+    now, lengths = 0.0, []
+    fail(subject, Verdict.SERVER_ERROR, now)
+    fail(subject, Verdict.SERVER_ERROR, now)
+    for _ in range(7):
+        assert fail(subject, Verdict.SERVER_ERROR, now)
+        lengths.append(subject.reopens_at - now)
+        now = subject.reopens_at
+        assert subject.start_request(now)
+    assert lengths == [5, 10, 20, 40, 60, 60, 60]
+    assert subject.succeed(subject.era)
+    fail(subject, Verdict.CONNECT_ERROR, now)
+    assert subject.reopens_at - now == 1.0
+
+
+def test_probes_bring_back_what_could_not_be_reached() -> None:
+    subject = health()
+    probe(subject, "+++")
+    fail(subject, Verdict.CONNECT_ERROR, 0.0)
+    probe(subject, "+")
+    assert subject.breaker is BreakerState.OPEN
+    probe(subject, "+")
+    assert subject.breaker is BreakerState.CLOSED
+
+
+def test_probes_do_not_bring_back_what_is_draining() -> None:
+    subject = health()
+    probe(subject, "+")
+    assert fail(subject, Verdict.DRAINING, 0.0)
+    probe(subject, "+++++")  # vLLM's /health stays 200 meanwhile
+    assert not subject.is_usable(4.9)
+
+
+def test_a_backend_that_was_down_and_is_up_again_has_no_past() -> None:
+    subject = health()
+    probe(subject, "+")
+    fail(subject, Verdict.DRAINING, 0.0)
+    probe(subject, "--++")
+    assert subject.is_usable(0.0)
+    assert subject.breaker is BreakerState.CLOSED
+
+
+def test_starting_over_forgets_everything() -> None:
+    subject = health()
+    probe(subject, "--")
+    era = subject.era
+    subject.start_over()
+    assert subject.is_up is None
+    assert subject.start_probe(0.0)
+    assert not subject.wants_ejection(Verdict.CONNECT_ERROR, era)
