@@ -1,0 +1,39 @@
+"""Values this gateway once handed to a client and reads again in the history: signatures that carry the reasoning, wrapped tool ids.
+
+Nothing is stored, so everything needed is inside the value. A foreign or broken value is never an error.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+
+SIGNATURES = ("ferrule1.", "pooled1.")
+_WRAPPED_ID = re.compile(r"toolu_[0-9a-f]{18}_([A-Za-z0-9_-]+)")
+
+
+def reasoning_of(signature: str | None) -> str | None:
+    """The reasoning inside one of our signatures (`<prefix>` + base64url without padding); None for anything else."""
+    if not signature or not signature.startswith(SIGNATURES):
+        return None
+    return _unpacked(signature.partition(".")[2])
+
+
+def engine_id(tool_id: str) -> str:
+    """The id the engine itself gave a tool call, when this is our wrapping of it; else the id as it is."""
+    if not tool_id.startswith("toolu_"):
+        return tool_id
+    match = _WRAPPED_ID.fullmatch(tool_id)
+    original = _unpacked(match[1]) if match else None
+    return original if original and original.isascii() and original.isprintable() else tool_id
+
+
+def _unpacked(text: str) -> str | None:
+    try:
+        packed = text.translate(_TO_STANDARD).encode("ascii")
+        return binascii.a2b_base64(packed + b"=" * (-len(packed) % 4), strict_mode=True).decode()
+    except ValueError:
+        return None
+
+
+_TO_STANDARD = {ord("-"): "+", ord("_"): "/", ord("+"): "*", ord("/"): "*"}

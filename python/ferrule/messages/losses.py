@@ -1,0 +1,34 @@
+"""What a request loses on its way: names for the `x-ferrule-dropped` header and lines for the log, each once and in order."""
+
+from __future__ import annotations
+
+import re
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Losses:
+    """Collected while one request is rebuilt. Names come from clients, so only plain ones reach a header or a log."""
+
+    def __init__(self) -> None:
+        self._dropped: dict[str, None] = {}
+        self._warnings: dict[str, None] = {}
+
+    def drop(self, name: str) -> None:
+        """Something the client may have relied on was left out."""
+        self._dropped[_plain(name)] = None
+
+    def warn(self, name: str, why: str) -> None:
+        self._warnings[f"{_plain(name)}: {why}"] = None
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        return tuple(self._dropped)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(self._warnings)
+
+
+def _plain(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else "unknown"

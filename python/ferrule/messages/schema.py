@@ -1,0 +1,189 @@
+"""The shape of a Messages request, read as permissively as clients need: unknown keys are skipped, null stands for absent.
+
+Decides what is a request at all; what a dialect or a model allows is none of its business. One permissive `Block` instead of
+a tagged union, because an unknown block type must not fail the request. Tool inputs and schemas stay raw bytes: their key order
+and number spelling are part of the prompt, and re-serialising them would cost the backend's prefix cache.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from ferrule.errors import InvalidRequest
+
+NOTHING = msgspec.Raw(b"")
+ROLES = frozenset({"user", "assistant", "system"})
+
+
+class Source(msgspec.Struct):
+    """Where an image or a document comes from; `type` is base64, url, file, text or content."""
+
+    type: str = ""
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+    content: str | list[Block] | None = None
+
+
+class Reference(msgspec.Struct):
+    """What a `tool_addition` or `tool_removal` names."""
+
+    type: str = ""
+    name: str | None = None
+    tool_name: str | None = None
+    server_name: str | None = None
+    definition: msgspec.Raw = NOTHING
+
+
+class Block(msgspec.Struct):
+    """Any content block: `type` says which of the other fields mean something."""
+
+    type: str
+    text: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: msgspec.Raw = NOTHING
+    tool_use_id: str | None = None
+    content: str | list[Block] | Block | None = None
+    is_error: bool | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    source: str | Source | None = None
+    title: str | None = None
+    context: str | None = None
+    url: str | None = None
+    tool_name: str | None = None
+    tool_references: list[Block] | None = None
+    tool: Reference | None = None
+    server_name: str | None = None
+    error_code: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    return_code: int | None = None
+
+
+class OutputFormat(msgspec.Struct):
+    type: str = ""
+    schema: msgspec.Raw = NOTHING
+
+
+class OutputConfig(msgspec.Struct):
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class Message(msgspec.Struct):
+    role: str
+    content: str | list[Block] | None = None
+    output_config: OutputConfig | None = None
+
+
+class Tool(msgspec.Struct):
+    """A tool definition; without a `type`, or with `custom`, it is the client's own."""
+
+    name: str | None = None
+    type: str | None = None
+    description: str | None = None
+    input_schema: msgspec.Raw = NOTHING
+    strict: bool | None = None
+    defer_loading: bool | None = None
+    allowed_callers: list[str] | None = None
+
+    @property
+    def is_custom(self) -> bool:
+        return self.type is None or self.type == "custom"
+
+
+class ToolChoice(msgspec.Struct):
+    type: str = "auto"
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(msgspec.Struct):
+    type: str = ""
+    budget_tokens: int | None = None
+    display: str | None = None
+
+
+class Edit(msgspec.Struct):
+    type: str = ""
+
+
+class ContextManagement(msgspec.Struct):
+    edits: list[Edit] | None = None
+
+
+class Request(msgspec.Struct):
+    """One request. Hints that steer nothing behind a chat-completions backend are not even named here."""
+
+    model: str
+    messages: list[Message]
+    max_tokens: int | None = None
+    system: str | list[Block] | None = None
+    stream: bool | None = None
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    metadata: msgspec.Raw = NOTHING
+    mcp_servers: list[msgspec.Raw] | None = None
+    context_management: ContextManagement | None = None
+    compaction: msgspec.Raw = NOTHING
+    thread: msgspec.Raw = NOTHING
+
+
+_decoder = msgspec.json.Decoder(Request)
+
+
+def is_given(raw: msgspec.Raw) -> bool:
+    """Whether an opaque member is there and not null."""
+    return bytes(raw) not in (b"", b"null")
+
+
+def decode(body: bytes) -> Request:
+    """The body of `/v1/messages` or `/v1/messages/count_tokens`. Raises InvalidRequest with the path of what is wrong."""
+    try:
+        request = _decoder.decode(body)
+        if not body.isascii():
+            body.decode()  # opaque parts are copied unread, so broken UTF-8 in them must be found here
+    except msgspec.ValidationError as error:
+        raise _explained(str(error)) from None
+    except RecursionError:
+        raise InvalidRequest("", "The request body is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest("", f"The request body must be a JSON object in UTF-8: {error}") from None
+    if not request.model:
+        raise InvalidRequest("model", "must be a non-empty string")
+    if not request.messages:
+        raise InvalidRequest("messages", "must hold at least one message")
+    for index, message in enumerate(request.messages):
+        if message.role not in ROLES:
+            raise InvalidRequest(f"messages.{index}.role", "must be 'user', 'assistant' or 'system'")
+    return request
+
+
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `([^`]+)`")
+_EXPECTED = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
+_JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+
+
+def _explained(error: str) -> InvalidRequest:
+    """msgspec's words in the client's: `$.messages[3].role` becomes `messages.3.role`."""
+    match = _AT.match(error)
+    what, at = (match["what"], match["path"] or "$") if match else (error, "$")
+    path = at.removeprefix("$").replace("[", ".").replace("]", "").lstrip(".")
+    if missing := _MISSING.search(what):
+        return InvalidRequest(f"{path}.{missing[1]}".lstrip("."), "is required")
+    if expected := _EXPECTED.search(what):
+        wanted = " or ".join(_JSON_NAMES.get(name, name) for name in expected[1].split(" | "))
+        return InvalidRequest(path or "body", f"must be {wanted}, not {_JSON_NAMES.get(expected[2], expected[2])}")
+    return InvalidRequest(path, what)

@@ -1,0 +1,79 @@
+"""Which session a request belongs to, so that its turns meet the same backend's prefix cache. Never the user, never the key alone.
+
+Order: Claude Code's header; the session in `metadata.user_id` (JSON form, `…_session_<uuid>` form, else the whole string); the
+opening of the conversation. The tenant is mixed in, so nobody can steer another tenant's sessions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+
+from ferrule.messages.schema import Block, Request, is_given
+from ferrule.messages.system import system_text
+
+_HEADER = "x-claude-code-session-id"
+_MARK = "_session_"
+_KEY_BYTES = 16
+
+
+class _Metadata(msgspec.Struct):
+    user_id: str | None = None
+
+
+class _UserId(msgspec.Struct):
+    session_id: str | None = None
+
+
+def session_key(headers: Mapping[str, str], request: Request, tenant: str) -> bytes | None:
+    """16 bytes, the same on every replica; None: nothing to hold on to, the request may go anywhere. Header names are lowercase."""
+    named = named_session(headers.get(_HEADER), request.metadata)
+    return digest(tenant, "session", named) if named else _opening_key(request, tenant)
+
+
+def named_session(header: str | None, metadata: msgspec.Raw) -> str | None:
+    """The session as the client names it. What cannot be read is as good as absent."""
+    if header and header.strip():
+        return header.strip()
+    if not is_given(metadata):
+        return None
+    try:
+        user_id = msgspec.json.decode(metadata, type=_Metadata).user_id
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return session_in(user_id) if user_id else None
+
+
+def session_in(user_id: str) -> str:
+    """The session inside a user id, in either of Claude Code's forms; any other string is taken whole."""
+    if user_id.startswith("{"):
+        try:
+            return msgspec.json.decode(user_id, type=_UserId).session_id or user_id
+        except (msgspec.MsgspecError, RecursionError):
+            return user_id
+    return user_id.rpartition(_MARK)[2] or user_id
+
+
+def digest(tenant: str, kind: str, *parts: str) -> bytes:
+    """One key from several texts; lengths are mixed in, so that no two lists of parts run together."""
+    state = hashlib.blake2b(digest_size=_KEY_BYTES)
+    for part in (tenant, kind, *parts):
+        data = part.encode("utf-8", "surrogatepass")
+        state.update(len(data).to_bytes(8, "big"))
+        state.update(data)
+    return state.digest()
+
+
+def _opening_key(request: Request, tenant: str) -> bytes | None:
+    """System text and first user message: they stay the same while the conversation grows."""
+    first = next((message for message in request.messages if message.role == "user"), None)
+    system, user = system_text(request.system), _text_of(first.content if first else None)
+    return digest(tenant, "opening", system, user) if system or user else None
+
+
+def _text_of(content: str | list[Block] | None) -> str:
+    if isinstance(content, list):
+        return "\n\n".join(block.text for block in content if block.text)
+    return content or ""

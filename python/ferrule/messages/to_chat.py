@@ -1,0 +1,169 @@
+"""A Messages request → the body of a chat completion: the order of the steps, and nothing of how any of them is done.
+
+Pure and idempotent: a retry on another backend calls it again, with that backend's policy.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ferrule.errors import InvalidRequest
+from ferrule.messages.chat_shape import ChatBody, ChatMessage, JsonSchema, ResponseFormat, StreamOptions, encode
+from ferrule.messages.content import Reader
+from ferrule.messages.losses import Losses
+from ferrule.messages.policy import Policy
+from ferrule.messages.sampling import checked_max_tokens, checked_sampling
+from ferrule.messages.schema import OutputFormat, Request, is_given
+from ferrule.messages.system import system_text
+from ferrule.messages.thinking import Plan, checked_budget, plan
+from ferrule.messages.tool_names import ToolNames
+from ferrule.messages.tools import Offer, offer
+from ferrule.messages.turns import Conversation
+
+# Code and prose in JSON run at 3 to 5 bytes a token; fewer would need a prompt of nothing but rare characters
+_BYTES_PER_TOKEN_MIN = 2.5
+
+
+class Translation(msgspec.Struct, frozen=True, kw_only=True):
+    """The body for the backend, and what the reply's way back must know."""
+
+    body: bytes
+    stream: bool
+    dropped: tuple[str, ...]
+    """Names for the `x-ferrule-dropped` header."""
+    warnings: tuple[str, ...]
+    """Lines for the log."""
+    tool_names: tuple[tuple[str, str], ...]
+    """(name upstream, name the client knows) where they differ."""
+    single_tool_call: bool
+    display_omitted: bool
+    reasoning: Literal["thinking", "text", "drop"]
+    max_tokens: int
+    discard_output: bool
+    """`max_tokens: 0`: the prompt is wanted in the cache, and nothing back."""
+    edge_budget_tokens: int | None
+    """A thinking budget that nobody but the edge can hold."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """The part of the body that makes up the prompt: what a count and a request have in common."""
+
+    messages: list[ChatMessage]
+    offer: Offer
+    plan: Plan
+    prefilled: bool
+    """The backend is to go on from the last assistant message."""
+    names: ToolNames
+
+
+def translate(request: Request, policy: Policy, client_model: str, prompt_tokens: int | None = None) -> Translation:
+    """`client_model`: the name the client sent, for messages. `prompt_tokens`: the prompt's size if known, to fit max_tokens to the window.
+
+    Raises InvalidRequest for what the dialect or the model refuses.
+    """
+    losses = Losses()
+    knobs = policy.knobs
+    max_tokens = checked_max_tokens(request, knobs, _room(policy.context_window, prompt_tokens))
+    sampling = checked_sampling(request, knobs, losses)
+    budget = checked_budget(request, policy)
+    _check_server_side(request, policy, losses)
+    told = tell(request, policy, client_model, losses)
+    stream = bool(request.stream)
+    body = ChatBody(
+        model=policy.upstream,
+        messages=told.messages,
+        tools=told.offer.tools,
+        tool_choice=told.offer.choice,
+        parallel_tool_calls=told.offer.parallel,
+        max_tokens=max(1, max_tokens),
+        stream=stream or None,
+        stream_options=StreamOptions(include_usage=True) if stream else None,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        stop=sampling.stop,
+        reasoning_effort=told.plan.effort,
+        chat_template_kwargs=told.plan.kwargs,
+        response_format=_response_format(request, policy, losses),
+    )
+    keeper = policy.budget_keeper
+    if budget is not None and keeper == "engine" and policy.engine.budget_field:
+        setattr(body, policy.engine.budget_field, budget)
+    if told.prefilled and policy.engine.can_continue_final:
+        body.continue_final_message, body.add_generation_prompt = True, False
+    return Translation(
+        body=encode(body),
+        stream=stream,
+        dropped=losses.dropped,
+        warnings=losses.warnings,
+        tool_names=told.names.changed,
+        single_tool_call=told.offer.single_call,
+        display_omitted=told.plan.display_omitted,
+        reasoning=told.plan.reasoning,
+        max_tokens=max(1, max_tokens),
+        discard_output=request.max_tokens == 0,
+        # a budget that max_tokens undercuts holds by itself
+        edge_budget_tokens=budget if budget is not None and keeper == "edge" and budget < max_tokens else None,
+    )
+
+
+def tell(request: Request, policy: Policy, client_model: str, losses: Losses) -> Told:
+    """The prompt: messages, tools and what the template is told."""
+    names = ToolNames(tool.name for tool in request.tools or () if tool.name)
+    offered = offer(request, policy, names, losses)
+    conversation = Conversation(Reader(policy, losses), names, system_text(request.system))
+    for index, message in enumerate(request.messages):
+        conversation.add(index, message)
+    thinking = plan(request, policy, client_model)
+    prefilled = conversation.ends_with_prefill and policy.continues and thinking.mode != "on"
+    if prefilled and thinking.mode == "default":
+        # an answer that has begun is past its reasoning; a parser waiting for some would take the answer for it
+        thinking = msgspec.structs.replace(thinking, mode="off")
+    return Told(conversation.messages(), offered, thinking, prefilled, names)
+
+
+def needs_prompt_count(request_body_bytes: int, max_tokens: int, context_window: int | None) -> bool:
+    """Whether max_tokens could overrun the window, so that the prompt must be counted before it can be fitted."""
+    return context_window is not None and max_tokens + request_body_bytes / _BYTES_PER_TOKEN_MIN > context_window
+
+
+def _room(context_window: int | None, prompt_tokens: int | None) -> int | None:
+    if context_window is None:
+        return None
+    return context_window - (prompt_tokens or 0)
+
+
+def _check_server_side(request: Request, policy: Policy, losses: Losses) -> None:
+    """Parameters that only Anthropic's own servers can honour."""
+    if request.mcp_servers:
+        if policy.knobs.mcp_servers == "refuse":
+            raise InvalidRequest("mcp_servers", "must be empty: connect MCP servers in your client instead")
+        losses.drop("mcp_servers")
+    if is_given(request.thread):
+        if policy.knobs.accepts("thread"):
+            raise InvalidRequest("thread", "must be absent: no conversation is stored here, send all messages")
+        losses.drop("thread")
+    if is_given(request.compaction):
+        losses.drop("compaction")
+    edits = request.context_management.edits if request.context_management else None
+    if any(edit.type.startswith(("clear_tool_uses", "compact")) for edit in edits or ()):
+        losses.drop("context_management")
+
+
+def _response_format(request: Request, policy: Policy, losses: Losses) -> ResponseFormat | None:
+    wanted: OutputFormat | None = request.output_config.format if request.output_config else None
+    path, name = "output_config.format", "output_config.format"
+    if wanted is None and request.output_format is not None:
+        wanted, path, name = request.output_format, "output_format", "output_format"
+    if wanted is None:
+        return None
+    if not policy.knobs.accepts("output_config.format"):
+        losses.drop(name)
+        return None
+    if wanted.type != "json_schema":
+        raise InvalidRequest(f"{path}.type", f"must be 'json_schema', not {wanted.type!r}")
+    if not is_given(wanted.schema):
+        raise InvalidRequest(f"{path}.schema", "must be a JSON schema")
+    return ResponseFormat(JsonSchema("output", wanted.schema, strict=True))

@@ -1,0 +1,43 @@
+"""Tool names that backends refuse, mapped to ones they take: the same everywhere in a request, the same in every turn, no collisions."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+_ACCEPTED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_ODD = re.compile(r"[^a-zA-Z0-9_-]")
+_HEAD_CHARS = 55
+
+
+class ToolNames:
+    """The names of one request. `declared`: all names in use, which a made-up one must not meet."""
+
+    def __init__(self, declared: Iterable[str]) -> None:
+        self._taken = {name for name in declared if _ACCEPTED.fullmatch(name)}
+        self._upstream: dict[str, str] = {name: name for name in self._taken}
+
+    def upstream(self, name: str) -> str:
+        """The name the backend gets. A made-up one depends on the name alone, unless that very name is taken."""
+        known = self._upstream.get(name)
+        if known is None:
+            known = name if _ACCEPTED.fullmatch(name) else self._made_up(name)
+            self._upstream[name] = known
+            self._taken.add(known)
+        return known
+
+    @property
+    def changed(self) -> tuple[tuple[str, str], ...]:
+        """(name upstream, name the client knows) where they differ."""
+        return tuple((upstream, name) for name, upstream in self._upstream.items() if upstream != name)
+
+    def _made_up(self, name: str) -> str:
+        head = _ODD.sub("_", name)[:_HEAD_CHARS]
+        salt = 0
+        while True:
+            digest = hashlib.sha256(f"{salt}:{name}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
+            candidate = f"{head}_{digest}"
+            if candidate not in self._taken:
+                return candidate
+            salt += 1

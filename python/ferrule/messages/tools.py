@@ -1,0 +1,188 @@
+"""Which tools the model is offered, and as what: deferred ones, typed ones, those no backend can run; and `tool_choice`.
+
+Always-present tools come first and loaded deferred ones after them in the order in which they were loaded, so that loading one
+changes the end of the tool list and not its middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from ferrule.errors import InvalidRequest
+from ferrule.messages.chat_shape import Function, FunctionName, FunctionTool, NamedTool
+from ferrule.messages.losses import Losses
+from ferrule.messages.policy import Policy
+from ferrule.messages.schema import Block, Request, Tool, ToolChoice
+from ferrule.messages.tool_names import ToolNames
+from ferrule.messages.typed_tools import CLIENT_TOOLS, TOOL_SEARCH_FAMILIES, family
+
+_NO_PARAMETERS = msgspec.Raw(b'{"type":"object","properties":{}}')
+
+
+class Offer(msgspec.Struct):
+    """What goes upstream about tools; every member None when there is nothing to offer."""
+
+    tools: list[FunctionTool] | None = None
+    choice: str | NamedTool | None = None
+    parallel: bool | None = None
+    single_call: bool = False
+
+
+def offer(request: Request, policy: Policy, names: ToolNames, losses: Losses) -> Offer:
+    """Raises InvalidRequest for a tool without a name, and where the client insists on a tool that cannot be had."""
+    for index, tool in enumerate(request.tools or ()):
+        if tool.is_custom and not tool.name:
+            raise InvalidRequest(f"tools.{index}.name", "must be a non-empty string")
+    offered, unavailable = _sorted_out(request, policy, losses)
+    functions = [_function(tool, names) for tool in offered]
+    choice = request.tool_choice
+    if choice is not None and not policy.knobs.accepts("tool_choice"):
+        if choice.type != "auto" or choice.disable_parallel_tool_use:
+            losses.drop("tool_choice")
+        choice = None
+    if choice is not None and choice.type == "tool":
+        _refuse_unavailable(choice, functions, unavailable, policy, names)
+        if not any(function.function.name == names.upstream(choice.name or "") for function in functions):
+            losses.drop("tool_choice")
+    if not functions:
+        return Offer()
+    result = Offer(functions)
+    if choice is not None:
+        _choose(result, choice, policy, names)
+    return result
+
+
+def visible(request: Request) -> list[Tool]:
+    """The client's tools without the deferred ones that nothing has loaded yet and those only code may call."""
+    always: list[Tool] = []
+    deferred: dict[str, Tool] = {}
+    for tool in request.tools or ():
+        if tool.allowed_callers and "direct" not in tool.allowed_callers:
+            continue
+        if tool.defer_loading and tool.name:
+            deferred[tool.name] = tool
+        else:
+            always.append(tool)
+    if not deferred and not _has_changes(request):
+        return always
+    return _after_changes(request, always, deferred)
+
+
+def _has_changes(request: Request) -> bool:
+    return any(
+        block.type in ("tool_addition", "tool_removal")
+        for message in request.messages
+        if message.role == "system" and isinstance(message.content, list)
+        for block in message.content
+    )
+
+
+def _after_changes(request: Request, always: list[Tool], deferred: dict[str, Tool]) -> list[Tool]:
+    shown: dict[str, Tool] = {tool.name or "": tool for tool in always}
+    hidden = dict(deferred)
+    if request.tool_choice is not None and request.tool_choice.name in hidden:
+        shown[request.tool_choice.name or ""] = hidden[request.tool_choice.name or ""]
+    for is_addition, name, definition in _changes(request):
+        if not is_addition:
+            removed = shown.pop(name, None)
+            if removed is not None:
+                hidden[name] = removed
+        elif definition is not None:
+            shown.setdefault(name, definition)
+        elif name in hidden:
+            shown.setdefault(name, hidden[name])
+    return list(shown.values())
+
+
+def _changes(request: Request) -> Iterator[tuple[bool, str, Tool | None]]:
+    """(added or removed, name, definition if one came along), in the order of the conversation."""
+    for message in request.messages:
+        if not isinstance(message.content, list):
+            continue
+        for block in message.content:
+            if block.type == "tool_result" and isinstance(block.content, list):
+                yield from ((True, name, None) for name in _referenced(block.content))
+            elif block.type == "tool_search_tool_result" and isinstance(block.content, Block):
+                yield from ((True, name, None) for name in _referenced(block.content.tool_references or []))
+            elif block.type in ("tool_addition", "tool_removal") and block.tool is not None:
+                definition = _defined(block) if block.type == "tool_addition" else None
+                name = (definition.name if definition else None) or block.tool.name or block.tool.tool_name
+                if name:
+                    yield block.type == "tool_addition", name, definition
+
+
+def _referenced(blocks: Sequence[Block]) -> Iterator[str]:
+    return (block.tool_name for block in blocks if block.type == "tool_reference" and block.tool_name)
+
+
+def _defined(block: Block) -> Tool | None:
+    if block.tool is None or block.tool.type != "tool_definition":
+        return None
+    try:
+        return msgspec.json.decode(block.tool.definition, type=Tool)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _sorted_out(request: Request, policy: Policy, losses: Losses) -> tuple[list[Tool], list[Tool]]:
+    """(tools to offer, tools no backend can run)"""
+    offered: list[Tool] = []
+    unavailable: list[Tool] = []
+    for tool in visible(request):
+        if tool.is_custom or tool.type in CLIENT_TOOLS:
+            offered.append(tool)
+        else:
+            unavailable.append(tool)
+    for tool in unavailable:
+        losses.drop(tool.type or "")
+        if policy.knobs.server_tools != "drop":
+            losses.warn(tool.type or "", "no backend can run this tool; it is left out")
+    blocking = [tool for tool in unavailable if family(tool.type or "") not in TOOL_SEARCH_FAMILIES]
+    if policy.knobs.server_tools == "report" and blocking and len(unavailable) == len(request.tools or ()):
+        raise InvalidRequest("tools", f"{blocking[0].type} cannot be run here; offer at least one tool of your own")
+    return offered, unavailable
+
+
+def _function(tool: Tool, names: ToolNames) -> FunctionTool:
+    typed = CLIENT_TOOLS.get(tool.type) if tool.type else None
+    if typed is not None:
+        return FunctionTool(Function(names.upstream(tool.name or typed.name), typed.description, typed.parameters))
+    schema = tool.input_schema if bytes(tool.input_schema) not in (b"", b"null") else _NO_PARAMETERS
+    return FunctionTool(Function(names.upstream(tool.name or ""), tool.description, schema, tool.strict or None))
+
+
+def _refuse_unavailable(choice: ToolChoice, functions: list[FunctionTool], unavailable: list[Tool], policy: Policy, names: ToolNames) -> None:
+    name = choice.name or ""
+    if any(function.function.name == names.upstream(name) for function in functions):
+        return
+    server_tool = next((tool for tool in unavailable if (tool.name or family(tool.type or "")) == name), None)
+    if server_tool is None:
+        raise InvalidRequest("tool_choice.name", f"must be one of the tools offered, not {name!r}")
+    if policy.knobs.server_tools == "report":
+        raise InvalidRequest("tool_choice.name", f"{name!r} is {server_tool.type}, which cannot be run here")
+
+
+def _choose(result: Offer, choice: ToolChoice, policy: Policy, names: ToolNames) -> None:
+    tools = result.tools or []
+    if choice.type == "any":
+        result.choice = "required"
+    elif choice.type == "none":
+        result.choice = "none"
+    elif choice.type == "tool":
+        wanted = names.upstream(choice.name or "")
+        named = [tool for tool in tools if tool.function.name == wanted]
+        if not named:
+            return  # a server tool that was left out
+        if policy.engine.forced_named_tool:
+            result.choice = NamedTool(FunctionName(wanted))
+        else:
+            # such an engine takes an object for "auto"; with one tool on offer "required" means that one
+            result.tools, result.choice = named, "required"
+    elif choice.type == "auto":
+        result.choice = "auto"
+    else:
+        raise InvalidRequest("tool_choice.type", "must be 'auto', 'any', 'tool' or 'none'")
+    if choice.disable_parallel_tool_use:
+        result.parallel, result.single_call = False, True
