@@ -1,6 +1,13 @@
 //! One `chat.completion.chunk`: what it says, whatever it looks like.
 //!
 //! Strings stay as they stand in the JSON, still escaped and without their quotes, so that content can be copied and need not be decoded.
+//! Two readers give the same answer: [`scan`] knows the shapes that engines emit token after token and touches every byte once;
+//! [`parse`] (serde) knows all the others, and decides what is an error.
+
+mod parse;
+mod scan;
+
+use thiserror::Error;
 
 use crate::outcome::Usage;
 
@@ -36,7 +43,7 @@ pub enum Arguments<'a> {
     None,
     /// A piece of JSON, inside a JSON string: escaped.
     Text(&'a str),
-    /// A whole JSON object, not inside a string: raw.
+    /// A whole JSON object, not inside a string: raw, with whatever whitespace (line ends too) is between its tokens.
     Object(&'a str),
 }
 
@@ -52,3 +59,60 @@ pub struct BackendError {
     pub prompt_tokens: Option<u64>,
     pub context_window: Option<u64>,
 }
+
+/// The event is not something that a chat completion's stream may hold.
+#[derive(Debug, Error)]
+pub enum ChunkFault {
+    #[error("the chunk is not UTF-8")]
+    NotUtf8,
+    #[error("the chunk is not valid JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("`{member}` of the chunk is not {expected}")]
+    Shape { member: &'static str, expected: &'static str },
+}
+
+/// Reads the data of one event. Only the choice with index 0 counts: nobody asks for more than one.
+pub fn read(data: &[u8]) -> Result<Chunk<'_>, ChunkFault> {
+    let text = std::str::from_utf8(data).map_err(|_| ChunkFault::NotUtf8)?;
+    scan::scan(text).map_or_else(|| parse::parse(text), Ok)
+}
+
+/// The event that ends a stream. `[DONE]` inside something else is content.
+pub fn is_done(data: &[u8]) -> bool {
+    data.trim_ascii() == b"[DONE]"
+}
+
+/// A choice as it stands; the later one of two members with the same name counts.
+#[derive(Default)]
+struct Choice<'a> {
+    delta: Delta<'a>,
+    finish: &'a str,
+    stop_reason: Option<&'a str>,
+    matched_stop: Option<&'a str>,
+}
+
+#[derive(Default)]
+struct Delta<'a> {
+    reasoning: &'a str,
+    reasoning_content: &'a str,
+    content: &'a str,
+    tool_calls: Vec<ToolDelta<'a>>,
+}
+
+impl<'a> Choice<'a> {
+    fn into_chunk(self, usage: Option<Usage>, error: Option<BackendError>) -> Chunk<'a> {
+        let Delta { reasoning, reasoning_content, content, tool_calls } = self.delta;
+        Chunk {
+            reasoning: if reasoning.is_empty() { reasoning_content } else { reasoning },
+            content,
+            tool_calls,
+            finish: self.finish,
+            matched_stop: self.stop_reason.or(self.matched_stop),
+            usage,
+            error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,295 @@
+//! The reader of every shape: any order, whitespace, nulls, errors. What it refuses is refused.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::{Arguments, BackendError, Choice, Chunk, ChunkFault, Delta, ToolDelta};
+use crate::outcome::Usage;
+
+type Parsed<T> = Result<T, ChunkFault>;
+
+pub(super) fn parse(text: &str) -> Parsed<Chunk<'_>> {
+    let mut top = Top::default();
+    members("chunk", text, &mut |key, value| match key {
+        "choices" => top.choices = some(value),
+        "usage" => top.usage = some(value),
+        "error" => top.error = some(value),
+        "detail" => top.detail = some(value),
+        "message" => top.message = some(value),
+        "object" => top.is_error = value == "\"error\"",
+        _ => {}
+    })?;
+    let choice = top.choices.map(first_choice).transpose()?.flatten().unwrap_or_default();
+    let usage = top.usage.map(usage_of).transpose()?;
+    Ok(choice.into_chunk(usage, top.error_of(text)?))
+}
+
+/// Top-level members that are there and not null.
+#[derive(Default)]
+struct Top<'a> {
+    choices: Option<&'a str>,
+    usage: Option<&'a str>,
+    error: Option<&'a str>,
+    detail: Option<&'a str>,
+    message: Option<&'a str>,
+    is_error: bool,
+}
+
+impl Top<'_> {
+    /// `text` is the whole chunk, which is the error itself in the flat shape.
+    fn error_of(&self, text: &str) -> Parsed<Option<BackendError>> {
+        if let Some(error) = self.error {
+            return match error.as_bytes() {
+                [b'{', ..] => error_object(error).map(Some),
+                b"\"\"" | b"false" => Ok(None),
+                _ => Ok(Some(error_text(error))),
+            };
+        }
+        if self.is_error || (self.choices.is_none() && self.message.is_some_and(|message| message.starts_with('"'))) {
+            return error_object(text).map(Some);
+        }
+        Ok(self.detail.filter(|_| self.choices.is_none()).map(error_text))
+    }
+}
+
+fn error_text(raw: &str) -> BackendError {
+    BackendError { message: decoded(raw).into_owned(), ..BackendError::default() }
+}
+
+fn error_object(raw: &str) -> Parsed<BackendError> {
+    let mut error = BackendError::default();
+    members("error", raw, &mut |key, value| match key {
+        "message" | "detail" if value != "null" => error.message = decoded(value).into_owned(),
+        "type" if value != "null" => error.kind = decoded(value).into_owned(),
+        "code" => error.status = value.trim_matches('"').parse().ok().filter(|status| (400..=599).contains(status)),
+        "n_prompt_tokens" => error.prompt_tokens = value.parse().ok(),
+        "n_ctx" => error.context_window = value.parse().ok(),
+        _ => {}
+    })?;
+    Ok(error)
+}
+
+/// The text of a JSON string; of any other value, the JSON itself. Lone surrogates become U+FFFD.
+fn decoded(raw: &str) -> Cow<'_, str> {
+    let Some(escaped) = unquoted(raw) else { return raw.into() };
+    if !escaped.contains('\\') {
+        return escaped.into();
+    }
+    match serde_json::Deserializer::from_str(raw).deserialize_bytes(Bytes) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned().into(),
+        Err(_) => escaped.into(),
+    }
+}
+
+fn first_choice(raw: &str) -> Parsed<Option<Choice<'_>>> {
+    let mut first = None;
+    for element in elements("choices", raw)? {
+        let (index, choice) = choice_of(element)?;
+        if index && first.is_none() {
+            first = Some(choice);
+        }
+    }
+    Ok(first)
+}
+
+/// The choice, and whether it is the one with index 0.
+fn choice_of(raw: &str) -> Parsed<(bool, Choice<'_>)> {
+    let mut is_first = true;
+    let (mut delta, mut finish, mut stop_reason, mut matched_stop) = (None, None, None, None);
+    members("choices[]", raw, &mut |key, value| match key {
+        "index" => is_first = matches!(value, "0" | "null"),
+        "delta" => delta = some(value),
+        "finish_reason" => finish = some(value),
+        "stop_reason" => stop_reason = unquoted(value),
+        "matched_stop" => matched_stop = unquoted(value),
+        _ => {}
+    })?;
+    let delta = delta.map(delta_of).transpose()?.unwrap_or_default();
+    let finish = text("finish_reason", finish)?;
+    let not_empty = |stop: &&str| !stop.is_empty();
+    Ok((is_first, Choice { delta, finish, stop_reason: stop_reason.filter(not_empty), matched_stop: matched_stop.filter(not_empty) }))
+}
+
+fn delta_of(raw: &str) -> Parsed<Delta<'_>> {
+    let (mut reasoning, mut reasoning_content, mut content, mut tool_calls) = (None, None, None, None);
+    members("delta", raw, &mut |key, value| match key {
+        "reasoning" => reasoning = some(value),
+        "reasoning_content" => reasoning_content = some(value),
+        "content" => content = some(value),
+        "tool_calls" => tool_calls = some(value),
+        _ => {}
+    })?;
+    Ok(Delta {
+        reasoning: text("reasoning", reasoning)?,
+        reasoning_content: text("reasoning_content", reasoning_content)?,
+        content: text("content", content)?,
+        tool_calls: match tool_calls {
+            Some(raw) => elements("tool_calls", raw)?.into_iter().map(tool_delta_of).collect::<Parsed<_>>()?,
+            None => Vec::new(),
+        },
+    })
+}
+
+fn tool_delta_of(raw: &str) -> Parsed<ToolDelta<'_>> {
+    let (mut index, mut id, mut function) = (None, None, None);
+    members("tool_calls[]", raw, &mut |key, value| match key {
+        "index" => index = some(value),
+        "id" => id = some(value),
+        "function" => function = some(value),
+        _ => {}
+    })?;
+    let (mut name, mut arguments) = (None, None);
+    if let Some(function) = function {
+        members("function", function, &mut |key, value| match key {
+            "name" => name = some(value),
+            "arguments" => arguments = some(value),
+            _ => {}
+        })?;
+    }
+    let not_an_index = |_| ChunkFault::Shape { member: "index", expected: "a small number" };
+    Ok(ToolDelta {
+        index: index.map(|raw| raw.parse().map_err(not_an_index)).transpose()?,
+        id: text("id", id)?,
+        name: text("name", name)?,
+        arguments: match arguments {
+            Some(object) if object.starts_with('{') => Arguments::Object(object),
+            other => match text("arguments", other)? {
+                "" => Arguments::None,
+                piece => Arguments::Text(piece),
+            },
+        },
+    })
+}
+
+fn usage_of(raw: &str) -> Parsed<Usage> {
+    let mut usage = Usage::default();
+    let (mut prompt_details, mut completion_details) = (None, None);
+    members("usage", raw, &mut |key, value| match key {
+        "prompt_tokens" => usage.prompt_tokens = count(value).unwrap_or(0),
+        "completion_tokens" => usage.completion_tokens = count(value).unwrap_or(0),
+        "reasoning_tokens" => usage.reasoning_tokens = count(value),
+        "prompt_tokens_details" => prompt_details = some(value),
+        "completion_tokens_details" => completion_details = some(value),
+        _ => {}
+    })?;
+    if let Some(details) = prompt_details {
+        members("prompt_tokens_details", details, &mut |key, value| {
+            if key == "cached_tokens" {
+                usage.cached_tokens = count(value).unwrap_or(0);
+            }
+        })?;
+    }
+    if let Some(details) = completion_details {
+        let mut reasoning_tokens = None;
+        members("completion_tokens_details", details, &mut |key, value| {
+            if key == "reasoning_tokens" {
+                reasoning_tokens = count(value);
+            }
+        })?;
+        usage.reasoning_tokens = reasoning_tokens.or(usage.reasoning_tokens);
+    }
+    Ok(usage)
+}
+
+/// A number of tokens; None for what is no whole, positive number. Floats come from gateways between us and the engine.
+fn count(raw: &str) -> Option<u64> {
+    raw.parse().ok().or_else(|| raw.parse::<f64>().ok().filter(|n| *n >= 0.0 && *n < 1e15).map(|n| n as u64))
+}
+
+/// A value that is not null.
+fn some(raw: &str) -> Option<&str> {
+    (raw != "null").then_some(raw)
+}
+
+fn unquoted(raw: &str) -> Option<&str> {
+    raw.strip_prefix('"')?.strip_suffix('"')
+}
+
+fn text<'a>(member: &'static str, raw: Option<&'a str>) -> Parsed<&'a str> {
+    raw.map_or(Ok(""), |raw| unquoted(raw).ok_or(ChunkFault::Shape { member, expected: "a string" }))
+}
+
+/// Calls back with each member of the object `raw`: its name and its still raw value.
+fn members<'a>(what: &'static str, raw: &'a str, on_member: &mut dyn FnMut(&str, &'a str)) -> Parsed<()> {
+    if !raw.trim_start_matches(JSON_BLANKS).starts_with('{') {
+        serde_json::from_str::<serde::de::IgnoredAny>(raw)?;
+        return Err(ChunkFault::Shape { member: what, expected: "an object" });
+    }
+    let mut json = serde_json::Deserializer::from_str(raw);
+    json.deserialize_map(Members(on_member))?;
+    Ok(json.end()?)
+}
+
+/// The elements of the array `raw`, still raw.
+fn elements<'a>(what: &'static str, raw: &'a str) -> Parsed<Vec<&'a str>> {
+    if !raw.starts_with('[') {
+        return Err(ChunkFault::Shape { member: what, expected: "an array" });
+    }
+    let elements: Vec<&RawValue> = serde_json::from_str(raw)?;
+    Ok(elements.into_iter().map(RawValue::get).collect())
+}
+
+const JSON_BLANKS: [char; 4] = [' ', '\t', '\n', '\r'];
+
+struct Members<'f, 'a>(&'f mut dyn FnMut(&str, &'a str));
+
+impl<'de> Visitor<'de> for Members<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key_seed(Key)? {
+            let value: &'de RawValue = map.next_value()?;
+            (self.0)(&key, value.get());
+        }
+        Ok(())
+    }
+}
+
+/// Borrowed when nothing in it is escaped.
+struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
+        json.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Self::Value, E> {
+        Ok(key.into())
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(key.to_owned().into())
+    }
+}
+
+/// serde_json gives lone surrogates to a reader of bytes, not to a reader of text.
+struct Bytes;
+
+impl<'de> Visitor<'de> for Bytes {
+    type Value = Vec<u8>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+        Ok(bytes.to_vec())
+    }
+}
