@@ -1,5 +1,7 @@
 """Probes and the breaker of one backend, by a clock that the test turns."""
 
+from itertools import pairwise
+
 import pytest
 
 from ferrule.routing.health import BreakerState, Health, HealthPolicy, Probed, Verdict, retry_after_s
@@ -56,7 +58,7 @@ def test_probes_are_an_interval_apart_less_a_little() -> None:
         if subject.start_probe(tenth / 10):
             asked.append(tenth / 10)
             subject.end_probe(Probed.OK, tenth / 10)
-    gaps = {round(b - a, 1) for a, b in zip(asked, asked[1:], strict=False)}
+    gaps = {round(b - a, 1) for a, b in pairwise(asked)}
     assert asked[0] == 0.0
     assert min(gaps) >= 4.0
     assert max(gaps) <= 5.1
@@ -179,13 +181,13 @@ def test_half_open_lets_a_single_trial_through() -> None:
     fail(subject, Verdict.CONNECT_ERROR, 0.0)
     assert not subject.start_request(0.5)
     assert subject.start_request(1.0)
-    assert subject.breaker is BreakerState.HALF_OPEN
+    assert subject.breaker == "half_open"
     assert not subject.is_usable(1.0)
     subject.end_trial()
     assert subject.is_usable(1.0)
     assert subject.start_request(1.0)
     assert subject.succeed(subject.era)
-    assert subject.breaker is BreakerState.CLOSED
+    assert subject.breaker == "closed"
     assert subject.is_usable(1.0)
 
 
@@ -210,9 +212,9 @@ def test_probes_bring_back_what_could_not_be_reached() -> None:
     probe(subject, "+++")
     fail(subject, Verdict.CONNECT_ERROR, 0.0)
     probe(subject, "+")
-    assert subject.breaker is BreakerState.OPEN
+    assert subject.breaker == "open"
     probe(subject, "+")
-    assert subject.breaker is BreakerState.CLOSED
+    assert subject.breaker == "closed"
 
 
 def test_probes_do_not_bring_back_what_is_draining() -> None:

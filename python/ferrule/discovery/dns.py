@@ -1,0 +1,68 @@
+"""Backends as the addresses of a name, such as a headless service: asked again every interval, by the system's resolver.
+
+A name that does not resolve keeps the last list, because no answer and "no such name" cannot be told apart through
+getaddrinfo; whether the last addresses still serve is for the health probes to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+
+from ferrule.discovery.watcher import Freshness, OnChange
+from ferrule.routing.backend import BackendSpec
+
+RESOLVE_TIMEOUT_S = 5.0
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+Sleep = Callable[[float], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+
+
+async def system_addresses(host: str, port: int) -> list[str]:
+    """The A and AAAA addresses of `host`. OSError (socket.gaierror) when there are none."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(sockaddr[0]) for _, _, _, _, sockaddr in found]
+
+
+class DnsName:
+    """A Watcher of `host`; all its addresses serve on `port`."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        interval_s: float,
+        *,
+        resolve: Resolve = system_addresses,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._interval_s = interval_s
+        self._resolve = resolve
+        self._sleep = sleep
+        self._freshness = Freshness(clock)
+        self.stale_after_s = 5 * interval_s + RESOLVE_TIMEOUT_S
+        self.age_s = self._freshness.age_s
+
+    async def watch(self, on_change: OnChange) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+                    addresses = await self._resolve(self._host, self._port)
+            except (OSError, UnicodeError) as failure:  # TimeoutError is an OSError; UnicodeError: a label that IDNA refuses
+                log.warning("discovery: %s does not resolve, keeping the last list: %s", self._host, failure or "no answer in time")
+            else:
+                self._freshness.accept([BackendSpec(url_of(a, self._port)) for a in set(addresses)], on_change)
+            await self._sleep(self._interval_s)
+
+
+def url_of(address: str, port: int) -> str:
+    """`http://10.0.0.1:8000`, `http://[fd00::1]:8000`."""
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"

@@ -1,0 +1,46 @@
+"""What every discovery offers: it calls back with the whole list whenever that has changed, and knows how old its knowledge is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ferrule.routing.backend import BackendSpec
+
+OnChange = Callable[[list[BackendSpec]], None]
+
+
+class Watcher(Protocol):
+    """Failures to ask keep the last list: a pool is never emptied because somebody could not be reached."""
+
+    stale_after_s: float
+    """An age past which the list should not be called fresh any more."""
+
+    async def watch(self, on_change: OnChange) -> None:
+        """Runs until cancelled, or until there is nothing more to find out."""
+
+    def age_s(self) -> float:
+        """Seconds since the list was last confirmed; since the start, before the first time."""
+
+
+class Freshness:
+    """When the list was last confirmed, and whether a new one differs."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._confirmed_at = clock()
+        self._specs: list[BackendSpec] | None = None
+
+    def age_s(self) -> float:
+        return self._clock() - self._confirmed_at
+
+    def confirm(self) -> None:
+        self._confirmed_at = self._clock()
+
+    def accept(self, specs: list[BackendSpec], on_change: OnChange) -> None:
+        """A list as it is now, in any order."""
+        self.confirm()
+        ordered = sorted(specs, key=lambda spec: spec.url)
+        if ordered != self._specs:
+            self._specs = ordered
+            on_change(list(ordered))
