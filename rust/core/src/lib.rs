@@ -5,10 +5,25 @@
 #![forbid(unsafe_code)]
 
 pub mod affinity;
+mod blocks;
+mod calls;
+pub mod chat;
 pub mod chunk;
+pub mod exchange;
+pub mod failure;
+pub mod fold;
+pub mod histogram;
 pub mod http1;
+mod ledger;
 pub mod message;
+pub mod options;
 pub mod outcome;
+mod overflow;
 pub mod reply;
+pub mod sink;
+mod split;
 pub mod sse;
+pub mod text;
 pub mod tokens;
+pub mod tool;
+pub mod translator;

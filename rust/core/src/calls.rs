@@ -1,0 +1,170 @@
+//! Which call a tool delta belongs to, whatever its index, id and name say or fail to say.
+
+use crate::chunk::{Arguments, ToolDelta};
+use crate::options::Options;
+use crate::text::{decode, escape, skip_blank};
+use crate::tool::{Call, is_safe_id, tool_id};
+
+/// More calls in one message are a backend gone wild.
+pub const CALL_LIMIT: usize = 1024;
+
+/// All calls of one message, in the order in which they came.
+#[derive(Debug, Default)]
+pub struct Calls {
+    calls: Vec<Call>,
+    shown_ids: Vec<String>,
+}
+
+impl Calls {
+    /// The call that the delta adds to, with its id and name taken up; None: one call too many.
+    pub fn place(&mut self, delta: &ToolDelta<'_>) -> Option<usize> {
+        let known = match delta.index {
+            Some(index) => self.calls.iter().rposition(|call| call.index == Some(index)),
+            None => self.calls.iter().rposition(|call| !delta.id.is_empty() && call.id == delta.id).or(self.calls.len().checked_sub(1)),
+        };
+        let at = match known {
+            Some(at) if !begins_another(&self.calls[at], delta) => at,
+            _ if self.calls.len() >= CALL_LIMIT => return None,
+            _ => {
+                self.calls.push(Call::new(delta.index));
+                self.calls.len() - 1
+            }
+        };
+        let call = &mut self.calls[at];
+        if !call.is_started {
+            if call.id.is_empty() {
+                call.id.push_str(delta.id);
+            }
+            if !delta.name.is_empty() {
+                call.add_name(delta.name);
+            }
+        }
+        Some(at)
+    }
+
+    pub fn get(&mut self, at: usize) -> &mut Call {
+        &mut self.calls[at]
+    }
+
+    pub fn is_complete(&self, at: usize) -> bool {
+        self.calls[at].arguments.is_complete()
+    }
+
+    /// The id and the name (escaped) under which the client is told the call.
+    pub fn introduce(&mut self, at: usize, options: &Options) -> (String, String) {
+        let call = &mut self.calls[at];
+        call.is_started = true;
+        let original = decode(&call.id);
+        let id = if is_safe_id(&original) && !self.shown_ids.contains(&call.id) {
+            original.into_owned()
+        } else {
+            tool_id(&options.message_id, at as u16, &original)
+        };
+        self.shown_ids.push(call.id.clone());
+        let name = call.shown_name();
+        let name = options.tool_names.iter().find(|(upstream, _)| *upstream == name).map_or(&*name, |(_, client)| client);
+        (id, escape(name))
+    }
+}
+
+/// Whether the delta starts a call of its own although its index (or its lack of one) points at `call`.
+fn begins_another(call: &Call, delta: &ToolDelta<'_>) -> bool {
+    // Null and absent mean unchanged, so without a name there is no new call; and engines that send a new id with each piece exist.
+    if delta.name.is_empty() || call.name.is_empty() || delta.id == call.id && !delta.id.is_empty() {
+        return false;
+    }
+    let is_other_name = delta.name != call.name;
+    let is_other_id = !delta.id.is_empty() && !call.id.is_empty();
+    if is_other_id {
+        return is_other_name || call.arguments.is_complete();
+    }
+    if call.arguments.has_begun() {
+        return is_other_name || call.arguments.is_settled() && brings_object(delta);
+    }
+    // A name in pieces.
+    false
+}
+
+fn brings_object(delta: &ToolDelta<'_>) -> bool {
+    match delta.arguments {
+        Arguments::None => false,
+        Arguments::Object(_) => true,
+        Arguments::Text(text) => text[skip_blank(text)..].starts_with('{'),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delta<'a>(index: Option<u32>, id: &'a str, name: &'a str, arguments: &'a str) -> ToolDelta<'a> {
+        let arguments = if arguments.is_empty() { Arguments::None } else { Arguments::Text(arguments) };
+        ToolDelta { index, id, name, arguments }
+    }
+
+    /// Where each delta lands.
+    fn places(deltas: &[ToolDelta<'_>]) -> Vec<usize> {
+        let mut calls = Calls::default();
+        let place = |delta: &ToolDelta<'_>| {
+            let at = calls.place(delta).unwrap();
+            if let Arguments::Text(text) = delta.arguments {
+                calls.get(at).arguments.feed(text);
+            }
+            at
+        };
+        deltas.iter().map(place).collect()
+    }
+
+    #[test]
+    fn which_call_a_delta_belongs_to() {
+        let zero = Some(0);
+        for (what, deltas, lands) in [
+            ("null means unchanged", vec![delta(zero, "c1", "F", ""), delta(zero, "", "", "{}")], vec![0, 0]),
+            ("a13: new id, new name", vec![delta(zero, "a", "F", "{}"), delta(zero, "b", "G", "{}")], vec![0, 1]),
+            ("new id, same name, complete", vec![delta(zero, "a", "F", "{}"), delta(zero, "b", "F", "{}")], vec![0, 1]),
+            (
+                "new id with every piece",
+                vec![delta(zero, "a", "F", "{"), delta(zero, "b", "F", "}"), delta(zero, "c", "", "")],
+                vec![0, 0, 0],
+            ),
+            ("no ids, new name", vec![delta(zero, "", "F", "{}"), delta(zero, "", "G", "{}")], vec![0, 1]),
+            ("no ids, same name again", vec![delta(zero, "", "F", "{\\\"a\\\":1}"), delta(zero, "", "F", "{}")], vec![0, 1]),
+            ("no ids, placeholder, name repeated", vec![delta(zero, "", "F", "{}"), delta(zero, "", "F", "{\\\"a\\\":1}")], vec![0, 0]),
+            ("c01: all repeated", vec![delta(zero, "c", "F", ""), delta(zero, "c", "F", "{"), delta(zero, "c", "F", "}")], vec![0, 0, 0]),
+            (
+                "a name in pieces",
+                vec![delta(zero, "", "get_", ""), delta(zero, "", "weather", ""), delta(zero, "", "", "{}")],
+                vec![0, 0, 0],
+            ),
+            ("no index", vec![delta(None, "", "F", "{}"), delta(None, "", "G", "{}"), delta(None, "", "", "")], vec![0, 1, 1]),
+            ("no index, by id", vec![delta(None, "a", "F", ""), delta(None, "b", "G", ""), delta(None, "a", "", "{}")], vec![0, 1, 0]),
+            ("by index", vec![delta(Some(7), "a", "F", ""), delta(Some(2), "b", "G", ""), delta(Some(7), "", "", "{}")], vec![0, 1, 0]),
+        ] {
+            assert_eq!(places(&deltas), lands, "{what}");
+        }
+    }
+
+    #[test]
+    fn calls_are_limited() {
+        let mut calls = Calls::default();
+        for index in 0..CALL_LIMIT as u32 {
+            assert!(calls.place(&delta(Some(index), "", "F", "")).is_some());
+        }
+        assert!(calls.place(&delta(Some(u32::MAX), "", "F", "")).is_none());
+        assert!(calls.place(&delta(Some(3), "", "", "{}")).is_some());
+    }
+
+    #[test]
+    fn introduction() {
+        let mut options = Options::new("msg_1", "m");
+        options.tool_names = vec![("short".to_owned(), "mcp__srv.tool/\"long\"".to_owned())];
+        let mut calls = Calls::default();
+        let safe = "chatcmpl-tool-9aca3e53f4fcd58d";
+        for (index, id, name) in [(0, safe, "F"), (1, safe, "F<|channel|>commentary"), (2, "call_0", "short")] {
+            calls.place(&delta(Some(index), id, name, "")).unwrap();
+        }
+        assert_eq!(calls.introduce(0, &options), (safe.to_owned(), "F".to_owned()));
+        assert_eq!(calls.introduce(1, &options), (tool_id("msg_1", 1, safe), "F".to_owned()));
+        assert_eq!(calls.introduce(2, &options), (tool_id("msg_1", 2, "call_0"), "mcp__srv.tool/\\\"long\\\"".to_owned()));
+    }
+}

@@ -1,0 +1,97 @@
+//! A sink that folds the events of a stream into the whole message, the body that `stream: false` gives.
+//!
+//! It holds the reply and no more: at most a few times the bytes that the backend sent, which the caller limits.
+
+use crate::sink::{Event, Sink, put_stop, put_usage};
+use crate::tool::input_object;
+
+#[derive(Debug, Default)]
+pub struct Fold {
+    head: String,
+    content: String,
+    block: Block,
+    body: Option<Vec<u8>>,
+}
+
+#[derive(Debug, Default)]
+enum Block {
+    #[default]
+    None,
+    Text(String),
+    Thinking {
+        text: String,
+        signature: String,
+    },
+    Tool {
+        id: String,
+        name: String,
+        json: String,
+    },
+}
+
+impl Fold {
+    /// The whole message; empty unless it came to its end.
+    pub fn into_body(self) -> Vec<u8> {
+        self.body.unwrap_or_default()
+    }
+
+    fn close_block(&mut self) {
+        if !self.content.is_empty() {
+            self.content.push(',');
+        }
+        match std::mem::take(&mut self.block) {
+            Block::None => {}
+            Block::Text(text) => self.put(&[r#"{"type":"text","text":""#, &text, r#""}"#]),
+            Block::Thinking { text, signature } => {
+                self.put(&[r#"{"type":"thinking","thinking":""#, &text, r#"","signature":""#, &signature, r#""}"#]);
+            }
+            Block::Tool { id, name, json } => {
+                self.put(&[r#"{"type":"tool_use","id":""#, &id, r#"","name":""#, &name, r#"","input":"#, &input_object(&json), "}"]);
+            }
+        }
+    }
+
+    fn put(&mut self, parts: &[&str]) {
+        self.content.extend(parts.iter().copied());
+    }
+}
+
+impl Sink for Fold {
+    fn event(&mut self, event: Event<'_>) {
+        match (event, &mut self.block) {
+            (Event::MessageStart { id, model }, _) => {
+                self.head = [r#"{"id":""#, id, r#"","type":"message","role":"assistant","model":""#, model, r#"","content":["#].concat();
+            }
+            (Event::TextStart { .. }, block) => *block = Block::Text(String::new()),
+            (Event::ThinkingStart { .. }, block) => *block = Block::Thinking { text: String::new(), signature: String::new() },
+            (Event::ToolStart { id, name, .. }, block) => {
+                *block = Block::Tool { id: id.to_owned(), name: name.to_owned(), json: String::new() };
+            }
+            (Event::TextDelta { text, .. }, Block::Text(so_far)) => so_far.push_str(text),
+            (Event::ThinkingDelta { text, .. }, Block::Thinking { text: so_far, .. }) => so_far.push_str(text),
+            (Event::SignatureDelta { signature, .. }, Block::Thinking { signature: so_far, .. }) => signature.clone_into(so_far),
+            (Event::InputDelta { json, .. }, Block::Tool { json: so_far, .. }) => so_far.push_str(json),
+            (Event::BlockStop { .. }, _) => self.close_block(),
+            (Event::MessageDelta { stop_reason, stop_sequence, usage }, _) => {
+                let mut body = std::mem::take(&mut self.head).into_bytes();
+                body.extend_from_slice(self.content.as_bytes());
+                body.extend_from_slice(b"],");
+                put_stop(&mut body, stop_reason, stop_sequence);
+                body.extend_from_slice(b",\"usage\":");
+                put_usage(&mut body, usage);
+                body.push(b'}');
+                self.body = Some(body);
+            }
+            (Event::Error { .. }, _) => self.body = None,
+            // The machine sends no delta that does not fit its block.
+            (
+                Event::MessageStop
+                | Event::TextDelta { .. }
+                | Event::ThinkingDelta { .. }
+                | Event::SignatureDelta { .. }
+                | Event::InputDelta { .. },
+                _,
+            ) => {}
+        }
+    }
+}

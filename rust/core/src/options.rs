@@ -1,0 +1,107 @@
+//! How one reply is to be told: the response-side knobs of the dialect and what the request fixed.
+
+use crate::outcome::StopReason;
+
+/// What becomes of the model's reasoning.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Reasoning {
+    /// `thinking` blocks.
+    #[default]
+    Thinking,
+    /// Folded into the text block: reasoning, then answer, one piece.
+    Text,
+    Drop,
+}
+
+impl Reasoning {
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "thinking" => Some(Self::Thinking),
+            "text" => Some(Self::Text),
+            "drop" => Some(Self::Drop),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub message_id: String,
+    pub model: String,
+    pub reasoning: Reasoning,
+    /// `display: "omitted"`: thinking blocks without their text; the signature is complete all the same.
+    pub display_omitted: bool,
+    pub signature_prefix: String,
+    /// Those the dialect knows; None: all.
+    pub stop_reasons: Option<Vec<StopReason>>,
+    pub report_stop_sequence: bool,
+    pub close_block_on_error: bool,
+    /// (name upstream, name the client knows) where they differ.
+    pub tool_names: Vec<(String, String)>,
+    /// Only the first call is told.
+    pub single_tool_call: bool,
+    /// `</think>` in content ends the reasoning.
+    pub split_think: bool,
+    pub max_tokens: Option<u64>,
+    pub context_window: Option<u64>,
+    /// `max_tokens: 0`: no content is told and the stop reason is `max_tokens`.
+    pub discard_output: bool,
+}
+
+impl Options {
+    pub fn new(message_id: impl Into<String>, model: impl Into<String>) -> Self {
+        Self {
+            message_id: message_id.into(),
+            model: model.into(),
+            reasoning: Reasoning::Thinking,
+            display_omitted: false,
+            signature_prefix: "ferrule1.".to_owned(),
+            stop_reasons: None,
+            report_stop_sequence: true,
+            close_block_on_error: true,
+            tool_names: Vec::new(),
+            single_tool_call: false,
+            split_think: false,
+            max_tokens: None,
+            context_window: None,
+            discard_output: false,
+        }
+    }
+
+    /// The reason itself where the dialect knows it, else the nearest that it knows.
+    pub fn known(&self, reason: StopReason) -> StopReason {
+        let Some(known) = &self.stop_reasons else { return reason };
+        if known.contains(&reason) {
+            return reason;
+        }
+        // A full window is a length stop: where it has no name of its own, `end_turn` would be a lie.
+        if reason == StopReason::ModelContextWindowExceeded && known.contains(&StopReason::MaxTokens) {
+            return StopReason::MaxTokens;
+        }
+        StopReason::EndTurn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_outside_the_dialect_become_the_nearest_inside() {
+        let mut options = Options::new("msg_1", "m");
+        assert_eq!(options.known(StopReason::StopSequence), StopReason::StopSequence);
+        options.stop_reasons = Some(vec![StopReason::EndTurn, StopReason::MaxTokens]);
+        assert_eq!(options.known(StopReason::StopSequence), StopReason::EndTurn);
+        assert_eq!(options.known(StopReason::ModelContextWindowExceeded), StopReason::MaxTokens);
+        options.stop_reasons = Some(vec![StopReason::EndTurn]);
+        assert_eq!(options.known(StopReason::ModelContextWindowExceeded), StopReason::EndTurn);
+    }
+
+    #[test]
+    fn names_of_the_reasoning_knob() {
+        assert_eq!(Reasoning::parse("text"), Some(Reasoning::Text));
+        assert_eq!(Reasoning::parse("thinking"), Some(Reasoning::Thinking));
+        assert_eq!(Reasoning::parse("drop"), Some(Reasoning::Drop));
+        assert_eq!(Reasoning::parse("hide"), None);
+    }
+}

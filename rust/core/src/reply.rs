@@ -1,0 +1,159 @@
+//! A whole `chat.completion` → a whole message, through the same state machine as a stream: the same answer both ways.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::chunk::{Arguments, BackendError, Chunk, ToolDelta};
+use crate::failure::read_error;
+use crate::fold::Fold;
+use crate::message::{ErrorKind, Machine, Options, Outcome};
+use crate::outcome::Usage;
+use crate::text::escape;
+
+pub use crate::failure::{BackendFailure, backend_error};
+
+#[derive(Deserialize)]
+struct Completion<'a> {
+    #[serde(borrow, default)]
+    choices: Option<Vec<Choice<'a>>>,
+    #[serde(default)]
+    usage: Value,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    #[serde(borrow)]
+    message: Option<Message<'a>>,
+    #[serde(borrow, default)]
+    finish_reason: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    stop_reason: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    matched_stop: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    reasoning: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    reasoning_content: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    tool_calls: Option<Vec<ToolCall<'a>>>,
+    #[serde(borrow, default)]
+    function_call: Option<Function<'a>>,
+}
+
+#[derive(Deserialize)]
+struct ToolCall<'a> {
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    function: Option<Function<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Function<'a> {
+    #[serde(borrow, default)]
+    name: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    arguments: Option<&'a RawValue>,
+}
+
+/// The message and what it came to; the message is empty after a fault.
+pub fn translate(options: Options, body: &[u8]) -> (Vec<u8>, Outcome) {
+    let mut machine = Machine::new(options);
+    let mut fold = Fold::default();
+    match serde_json::from_slice::<Completion<'_>>(body) {
+        Ok(completion) if completion.choices.as_ref().is_some_and(|choices| !choices.is_empty()) => {
+            tell(&completion, &mut machine, &mut fold);
+        }
+        _ => tell_failure(body, &mut machine, &mut fold),
+    }
+    (fold.into_body(), machine.outcome())
+}
+
+fn tell(completion: &Completion<'_>, machine: &mut Machine, fold: &mut Fold) {
+    let Some(choice) = completion.choices.as_ref().and_then(|choices| choices.first()) else { return };
+    let message = choice.message.as_ref();
+    let content = message.and_then(|message| message.content).map(content_text).unwrap_or_default();
+    let reasoning = message.map(|message| [message.reasoning, message.reasoning_content]).unwrap_or_default();
+    let chunk = Chunk {
+        reasoning: reasoning.into_iter().map(string).find(|text| !text.is_empty()).unwrap_or(""),
+        content: &content,
+        tool_calls: message.map(calls).unwrap_or_default(),
+        finish: string(choice.finish_reason),
+        matched_stop: [choice.stop_reason, choice.matched_stop].into_iter().map(string).find(|text| !text.is_empty()),
+        usage: read_usage(&completion.usage),
+        error: None,
+    };
+    machine.chunk(&chunk, fold);
+    machine.done(fold);
+}
+
+/// An error under a 200, or something that is no chat completion at all.
+fn tell_failure(body: &[u8], machine: &mut Machine, fold: &mut Fold) {
+    let error = serde_json::from_slice::<Value>(body).ok().map(|value| read_error(&value)).filter(|error| !error.message.is_empty());
+    match error {
+        Some(error) => machine.chunk(&failed(error), fold),
+        None => machine.fail(ErrorKind::Api, "the backend's reply is not a chat completion", fold),
+    }
+}
+
+fn failed(error: BackendError) -> Chunk<'static> {
+    Chunk { error: Some(error), ..Chunk::default() }
+}
+
+fn calls<'a>(message: &Message<'a>) -> Vec<ToolDelta<'a>> {
+    let named = message.tool_calls.iter().flatten().map(|call| (call.id, call.function.as_ref()));
+    let legacy = message.function_call.iter().map(|function| (None, Some(function)));
+    let deltas = named.chain(legacy).zip(0..).map(|((id, function), index)| ToolDelta {
+        index: Some(index),
+        id: string(id),
+        name: string(function.and_then(|function| function.name)),
+        arguments: function.and_then(|function| function.arguments).map_or(Arguments::None, arguments),
+    });
+    deltas.collect()
+}
+
+fn arguments(raw: &RawValue) -> Arguments<'_> {
+    match raw.get() {
+        text if text.starts_with('"') => Arguments::Text(string(Some(raw))),
+        object if object.starts_with('{') => Arguments::Object(object),
+        _ => Arguments::None,
+    }
+}
+
+/// The text of a JSON string, still escaped; empty for anything else.
+fn string(raw: Option<&RawValue>) -> &str {
+    raw.and_then(|raw| raw.get().strip_prefix('"')?.strip_suffix('"')).unwrap_or("")
+}
+
+/// Content is a string, or a list of parts.
+fn content_text(raw: &RawValue) -> Cow<'_, str> {
+    if !raw.get().starts_with('[') {
+        return Cow::Borrowed(string(Some(raw)));
+    }
+    let parts: Vec<Value> = serde_json::from_str(raw.get()).unwrap_or_default();
+    Cow::Owned(parts.iter().filter_map(|part| part.get("text")?.as_str()).map(escape).collect())
+}
+
+fn read_usage(usage: &Value) -> Option<Usage> {
+    let count = |value: &Value, member: &str| value.get(member).and_then(Value::as_u64);
+    let details = |object: &str, member: &str| usage.get(object).and_then(|details| count(details, member));
+    let usage_object = usage.as_object()?;
+    if usage_object.is_empty() {
+        return None;
+    }
+    Some(Usage {
+        prompt_tokens: count(usage, "prompt_tokens").unwrap_or(0),
+        completion_tokens: count(usage, "completion_tokens").unwrap_or(0),
+        cached_tokens: details("prompt_tokens_details", "cached_tokens").unwrap_or(0),
+        reasoning_tokens: details("completion_tokens_details", "reasoning_tokens").or_else(|| count(usage, "reasoning_tokens")),
+    })
+}
