@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-NOT_SUPPORTED = '"thinking" is not supported for this model. Remove the "thinking" parameter or use a model that supports extended thinking.'
+NOT_SUPPORTED = (
+    '"thinking" is not supported for this model. Remove the "thinking" parameter or use a model that supports extended thinking.'
+)
 NOT_ENFORCED = (
     "thinking.budget_tokens: a reasoning budget cannot be enforced here, so it is refused rather than ignored. "
     'Send {"type":"disabled"} to switch thinking off, or omit "thinking" to leave it on'
@@ -64,7 +66,9 @@ class Knobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return self.accepted is None or parameter in self.accepted
 
 
-_ALWAYS = frozenset({"model", "messages", "max_tokens", "system", "temperature", "stream", "tools", "thinking", "output_config.effort", "metadata"})
+_ALWAYS = frozenset(
+    {"model", "messages", "max_tokens", "system", "temperature", "stream", "tools", "thinking", "output_config.effort", "metadata"}
+)
 
 DIALECTS: Mapping[str, Knobs] = {
     knobs.name: knobs

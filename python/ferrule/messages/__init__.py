@@ -1,7 +1,9 @@
-"""The request side of the Messages API: bytes from a client → a chat-completions body for a backend. Pure, no I/O, no clock."""
+"""The request side of the Messages API: bytes from a client → a chat-completions body for a backend. Pure: no I/O, no clock."""
 
+from ferrule.messages.count import text_of, tokenize_body
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Request, decode
+from ferrule.messages.session import session_key
 from ferrule.messages.to_chat import Translation, needs_prompt_count, translate
 
-__all__ = ["Policy", "Request", "Translation", "decode", "needs_prompt_count", "translate"]
+__all__ = ["Policy", "Request", "Translation", "decode", "needs_prompt_count", "session_key", "text_of", "tokenize_body", "translate"]

@@ -6,78 +6,81 @@ from typing import Literal
 
 import msgspec
 
-
-class ImageUrl(msgspec.Struct):
-    url: str
+from ferrule.messages.json_text import NOTHING
 
 
-class TextPart(msgspec.Struct, tag_field="type", tag="text"):
-    text: str
+class ImageUrl(msgspec.Struct, gc=False):
+    url: msgspec.Raw
 
 
-class ImagePart(msgspec.Struct, tag_field="type", tag="image_url"):
+class TextPart(msgspec.Struct, tag_field="type", tag="text", gc=False):
+    text: msgspec.Raw
+
+
+class ImagePart(msgspec.Struct, tag_field="type", tag="image_url", gc=False):
     image_url: ImageUrl
 
 
 Part = TextPart | ImagePart
 
 
-class CalledFunction(msgspec.Struct):
+class CalledFunction(msgspec.Struct, gc=False):
     name: str
     arguments: str
     """JSON text, byte for byte as the client sent it."""
 
 
-class ToolCall(msgspec.Struct, tag_field="type", tag="function"):
+class ToolCall(msgspec.Struct, tag_field="type", tag="function", gc=False):
     id: str
     function: CalledFunction
 
 
-class ChatMessage(msgspec.Struct, omit_defaults=True):
-    """One message; `reasoning` and `reasoning_content` are two engines' names for one thing, never both."""
+class ChatMessage(msgspec.Struct, omit_defaults=True, gc=False):
+    """One message; texts are JSON literals. `reasoning` and `reasoning_content` are two engines' names for one thing, never both."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
+    content: msgspec.Raw
+    """A string literal or a list of parts."""
+    reasoning: msgspec.Raw = NOTHING
+    reasoning_content: msgspec.Raw = NOTHING
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
 
 
-class Function(msgspec.Struct, omit_defaults=True):
+class Function(msgspec.Struct, omit_defaults=True, gc=False):
     name: str
     description: str | None = None
-    parameters: msgspec.Raw = msgspec.Raw(b"")
+    parameters: msgspec.Raw = NOTHING
     strict: bool | None = None
 
 
-class FunctionTool(msgspec.Struct, tag_field="type", tag="function"):
+class FunctionTool(msgspec.Struct, tag_field="type", tag="function", gc=False):
     function: Function
 
 
-class FunctionName(msgspec.Struct):
+class FunctionName(msgspec.Struct, gc=False):
     name: str
 
 
-class NamedTool(msgspec.Struct, tag_field="type", tag="function"):
+class NamedTool(msgspec.Struct, tag_field="type", tag="function", gc=False):
     function: FunctionName
 
 
-class JsonSchema(msgspec.Struct):
+class JsonSchema(msgspec.Struct, gc=False):
     name: str
     schema: msgspec.Raw
     strict: bool
 
 
-class ResponseFormat(msgspec.Struct, tag_field="type", tag="json_schema"):
+class ResponseFormat(msgspec.Struct, tag_field="type", tag="json_schema", gc=False):
     json_schema: JsonSchema
 
 
-class StreamOptions(msgspec.Struct):
+class StreamOptions(msgspec.Struct, gc=False):
     include_usage: bool
 
 
-class TemplateKwargs(msgspec.Struct, omit_defaults=True):
+class TemplateKwargs(msgspec.Struct, omit_defaults=True, gc=False):
     """What the chat template is told. DeepSeek's templates read `thinking`, the others `enable_thinking`; what a template
     does not know it ignores, so both are sent."""
 
@@ -86,7 +89,7 @@ class TemplateKwargs(msgspec.Struct, omit_defaults=True):
     reasoning_effort: str | None = None
 
 
-class ChatBody(msgspec.Struct, omit_defaults=True):
+class ChatBody(msgspec.Struct, omit_defaults=True, gc=False):
     """The whole request; absent members are left out, since some engines refuse null and empty ones."""
 
     model: str

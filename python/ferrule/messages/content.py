@@ -1,23 +1,23 @@
 """Content blocks → what a chat message can hold: texts and images, in order. Every block type has its treatment here or in `turns`.
 
-An item is a text (str) or the URL of an image (`ImagePart`).
+An item is a text (a JSON literal) or an image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from ferrule.errors import InvalidRequest
 from ferrule.messages import media
-from ferrule.messages.chat_shape import ImagePart, ImageUrl, Part, TextPart
+from ferrule.messages.chat_shape import ImagePart, ImageUrl, TextPart, encode
+from ferrule.messages.json_text import BLANK_LINE, LINE, joined, quoted, string_in
 from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
-from ferrule.messages.schema import Block, Source
-from ferrule.messages.system import BLANK_LINE
+from ferrule.messages.schema import Block, Source, blocks_in
 
-Item = str | ImagePart
+Item = bytes | ImagePart
 
 # a `content` inside a `content` inside a … is cut here; real ones are three deep
 _DEPTH_MAX = 8
@@ -39,10 +39,11 @@ _INERT = frozenset({"redacted_thinking", "mcp_tool_listing", "fallback"})
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """What reading a block depends on."""
+    """What reading a block depends on. `documents`: extracted texts by the path of their block."""
 
     policy: Policy
     losses: Losses
+    documents: Mapping[str, str]
 
 
 def items_of(block: Block, reader: Reader, path: str) -> list[Item]:
@@ -51,73 +52,107 @@ def items_of(block: Block, reader: Reader, path: str) -> list[Item]:
     if treat is not None:
         return treat(block, reader, path)
     if block.type in SERVER_HISTORY:
-        return _server_history(block, reader)
+        return _server_history(block, reader, path)
     if block.type in _INERT:
         return []
-    if block.text:
-        return [block.text]
-    reader.losses.drop(block.type)
-    return []
-
-
-def result_items(content: str | list[Block] | Block | None, reader: Reader, path: str) -> list[Item]:
-    """What a tool answered."""
-    if not content:
+    literal = string_in(block.text, f"{path}.text")
+    if literal is None:
+        reader.losses.drop(block.type)
         return []
-    if isinstance(content, str):
-        return [content]
-    blocks = content if isinstance(content, list) else [content]
-    if len(blocks) == 1 and blocks[0].type == "text":
-        return [blocks[0].text] if blocks[0].text else []
-    return [item for index, block in enumerate(blocks) for item in items_of(block, reader, f"{path}.content.{index}")]
+    return [literal]
 
 
-def joined(items: list[Item]) -> str | list[Part]:
-    """One string where there are texts only, so that string and list form give the same bytes; else parts."""
-    if len(items) == 1 and isinstance(items[0], str):
-        return items[0]
-    texts = [item for item in items if isinstance(item, str)]
+def result_items(content: msgspec.Raw, reader: Reader, path: str) -> list[Item]:
+    """What a tool answered; `path` is the content's own."""
+    blocks = blocks_in(content, path)
+    if isinstance(blocks, bytes):
+        return [blocks]
+    return [item for index, block in enumerate(blocks) for item in items_of(block, reader, f"{path}.{index}")]
+
+
+def told(items: Sequence[Item]) -> msgspec.Raw:
+    """One string where there are texts only, so that string and list form give the same bytes; else a list of parts."""
+    texts = [item for item in items if isinstance(item, bytes)]
     if len(texts) == len(items):
-        return BLANK_LINE.join(texts)
-    return [TextPart(item) if isinstance(item, str) else item for item in items]
+        return msgspec.Raw(joined(texts))
+    return msgspec.Raw(encode([TextPart(msgspec.Raw(item)) if isinstance(item, bytes) else item for item in items]))
 
 
-def available(tool_name: str | None) -> str:
-    return f"Tool {tool_name} is now available."
+def available(tool_name: str | None) -> bytes:
+    return quoted(f"Tool {tool_name} is now available.")
+
+
+def texts_in(content: msgspec.Raw, path: str, depth: int = 0) -> list[bytes]:
+    """All text that nested content holds, one line for a hit, in order; encrypted and binary parts stay out."""
+    blocks = blocks_in(content, path)
+    if isinstance(blocks, bytes):
+        return [blocks]
+    if depth > _DEPTH_MAX:
+        return []
+    return [text for index, block in enumerate(blocks) for text in _texts_of(block, f"{path}.{index}", depth + 1)]
+
+
+def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
+    head = ": ".join(part for part in (block.title, block.url) if part)
+    texts = [quoted(head)] if head else []
+    if (literal := string_in(block.text, f"{path}.text")) is not None:
+        texts.append(literal)
+    texts += [quoted(part) for part in (block.stdout, block.stderr) if part]
+    if block.return_code:
+        texts.append(quoted(f"exit status {block.return_code}"))
+    if block.error_code:
+        texts.append(quoted(f"error: {block.error_code}"))
+    texts += [available(reference.tool_name) for reference in block.tool_references or ()]
+    if isinstance(block.source, Source) and block.source.type == "text":
+        texts += texts_in(block.source.data, f"{path}.source.data", depth)
+    return texts + texts_in(block.content, f"{path}.content", depth)
+
+
+# Block by block
 
 
 def _text(block: Block, reader: Reader, path: str) -> list[Item]:
-    return [block.text] if block.text else []
+    literal = string_in(block.text, f"{path}.text")
+    return [] if literal is None else [literal]
 
 
 def _image(block: Block, reader: Reader, path: str) -> list[Item]:
     url = media.image_url(block, reader.policy, path)
-    return [media.note("image") if url is None else ImagePart(ImageUrl(url))]
+    return [media.note("image") if url is None else ImagePart(ImageUrl(msgspec.Raw(url)))]
 
 
 def _document(block: Block, reader: Reader, path: str) -> list[Item]:
-    source = block.source
-    if isinstance(source, Source) and source.type == "content" and isinstance(source.content, list):
-        return _document_parts(block, source.content, reader, path)
-    text = media.document_text(block, reader.policy, path)
-    return [text] if text else []
+    source = media.source_of(block, path)
+    head = [quoted(f"Document: {block.title}")] if block.title else []
+    if block.context:
+        head.append(quoted(f"Context: {block.context}"))
+    if source.type == "text":
+        literal = string_in(source.data, f"{path}.source.data")
+        return _under(head, [] if literal is None else [literal])
+    if source.type == "content":
+        return _under(head, result_items(source.content, reader, f"{path}.source.content"))
+    media.check_document(source, reader.policy, path)
+    if path in reader.documents and media.wants_document_text(reader.policy):
+        return _under(head, [quoted(reader.documents[path])])
+    return [media.note("document")]
 
 
-def _document_parts(block: Block, parts: list[Block], reader: Reader, path: str) -> list[Item]:
-    items: list[Item] = list(media.document_head(block))
-    for index, part in enumerate(parts):
-        if part.type in ("text", "image"):
-            items += items_of(part, reader, f"{path}.source.content.{index}")
-    return items
+def _under(head: list[bytes], items: list[Item]) -> list[Item]:
+    """One text where there are texts only: a document is one thing."""
+    texts = [item for item in items if isinstance(item, bytes)]
+    if len(texts) < len(items):
+        return [*head, *items]
+    return [joined([*head, *texts])] if head or texts else []
 
 
 def _search_result(block: Block, reader: Reader, path: str) -> list[Item]:
     if reader.policy.knobs.search_results == "refuse":
         raise InvalidRequest(path, "search_result blocks are not supported; send their text in text blocks")
-    head = [f"Search result: {block.title}"] if block.title else []
+    head = [quoted(f"Search result: {block.title}")] if block.title else []
     if isinstance(block.source, str):
-        head.append(f"Source: {block.source}")
-    return [BLANK_LINE.join(["\n".join(head), *texts_in(block.content)])]
+        head.append(quoted(f"Source: {block.source}"))
+    texts = [*([joined(head, LINE)] if head else []), *texts_in(block.content, f"{path}.content")]
+    return [joined(texts, BLANK_LINE)] if texts else []
 
 
 def _tool_reference(block: Block, reader: Reader, path: str) -> list[Item]:
@@ -126,11 +161,11 @@ def _tool_reference(block: Block, reader: Reader, path: str) -> list[Item]:
 
 def _upload(block: Block, reader: Reader, path: str) -> list[Item]:
     reader.losses.drop(block.type)
-    return ["[uploaded file omitted: there are no stored files here]"]
+    return [quoted("[uploaded file omitted: there are no stored files here]")]
 
 
 def _compaction(block: Block, reader: Reader, path: str) -> list[Item]:
-    return list(texts_in(block.content))
+    return list(texts_in(block.content, f"{path}.content"))
 
 
 _TREATMENTS: Mapping[str, Callable[[Block, Reader, str], list[Item]]] = {
@@ -144,7 +179,7 @@ _TREATMENTS: Mapping[str, Callable[[Block, Reader, str], list[Item]]] = {
 }
 
 
-def _server_history(block: Block, reader: Reader) -> list[Item]:
+def _server_history(block: Block, reader: Reader, path: str) -> list[Item]:
     """What Anthropic's servers once did in this conversation, told as text where the knob says that nothing is lost in silence."""
     reader.losses.drop(block.type)
     if reader.policy.knobs.server_tools == "drop":
@@ -153,25 +188,6 @@ def _server_history(block: Block, reader: Reader) -> list[Item]:
     if reader.policy.knobs.server_tools == "warn":
         return []
     if block.type == "server_tool_use":
-        return [f"[{block.name}: {bytes(block.input).decode()}]"]
-    text = "\n".join(texts_in(block.content))
-    return [f"[{block.type.removesuffix('_tool_result')} result]\n{text}"]
-
-
-def texts_in(content: str | list[Block] | Block | None, depth: int = 0) -> list[str]:
-    """All text a nested result holds, one line for a hit, in order; encrypted and binary parts stay out."""
-    if content is None or depth > _DEPTH_MAX:
-        return []
-    if isinstance(content, str):
-        return [content] if content else []
-    if isinstance(content, list):
-        return [text for block in content for text in texts_in(block, depth + 1)]
-    parts = [": ".join(part for part in (content.title, content.url) if part), content.text, content.stdout, content.stderr]
-    if content.return_code:
-        parts.append(f"exit status {content.return_code}")
-    if content.error_code:
-        parts.append(f"error: {content.error_code}")
-    parts += [available(reference.tool_name) for reference in content.tool_references or ()]
-    if isinstance(content.source, Source) and content.source.type == "text":
-        parts.append(content.source.data)
-    return [part for part in parts if part] + texts_in(content.content, depth + 1)
+        return [quoted(f"[{block.name}: {bytes(block.input).decode()}]")]
+    head = quoted(f"[{block.type.removesuffix('_tool_result')} result]")
+    return [joined([head, *texts_in(block.content, f"{path}.content")], LINE)]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from ferrule.messages.chat_shape import ChatBody, ChatMessage, FunctionTool, TemplateKwargs, encode
-from ferrule.messages.content import texts_in
+from ferrule.messages.content import Reader, texts_in
 from ferrule.messages.handed_out import reasoning_of
+from ferrule.messages.json_text import quoted, string_in, unquoted
 from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
-from ferrule.messages.schema import Block, Request, Source
+from ferrule.messages.schema import Block, Message, Request, Source, blocks_in
 from ferrule.messages.system import system_text
-from ferrule.messages.to_chat import tell
+from ferrule.messages.to_chat import NO_DOCUMENTS, Told, tell
 from ferrule.messages.tools import visible
 
-# What an image costs, in characters' worth of text (about 1,500 tokens): engines differ, none counts its base64
+# What an image counts for in an estimate: some 1,500 tokens, whatever its size. Engines differ, none counts the base64
 _IMAGE_STAND_IN = "image " * 1_500
+_CALLS = frozenset({"tool_use", "mcp_tool_use", "server_tool_use"})
 
 
 class _TokenizeBody(msgspec.Struct, omit_defaults=True):
@@ -28,31 +32,31 @@ class _TokenizeBody(msgspec.Struct, omit_defaults=True):
 
 
 def text_of(request: Request) -> list[str]:
-    """All text of a request: system, tools, messages; an image counts as a fixed length of text, its base64 never."""
-    texts = [system_text(request.system)]
+    """All text of a request: system, the tools on offer, messages. An image counts as a fixed length of text, its base64 never."""
+    literals: list[bytes] = []
+    if (system := system_text(request.system, "system")) is not None:
+        literals.append(system)
+    for index, message in enumerate(request.messages):
+        literals += _message_texts(message, f"messages.{index}.content")
+    texts = [unquoted(literal) for literal in literals]
     for tool in visible(request):
-        texts += [tool.name or "", tool.description or "", bytes(tool.input_schema).decode()]
-    for message in request.messages:
-        if message.role == "system":
-            texts.append(system_text(message.content))
-        elif isinstance(message.content, str):
-            texts.append(message.content)
-        else:
-            for block in message.content or ():
-                texts += _block_texts(block)
+        texts += [tool.name or "", tool.description or "", str(tool.input_schema, "utf-8")]
     return [text for text in texts if text]
 
 
-def tokenize_body(request: Request, policy: Policy) -> bytes:
+def tokenize_body(request: Request, policy: Policy, documents: Mapping[str, str] = NO_DOCUMENTS) -> bytes:
     """The body that the engine's own counting route takes, with the prompt exactly as a request would have it."""
-    told = tell(request, policy, request.model, Losses())
-    kwargs = told.plan.kwargs
+    told = tell(request, Reader(policy, Losses(), documents), request.model)
     if policy.engine.tokenize_route == "llamacpp":
-        return encode(_as_chat(policy, told.messages, told.offer.tools, told.plan.effort, kwargs))
-    if told.plan.effort is not None:
-        # vLLM's route ignores a top-level effort; its chat route puts it into the template's arguments like this
-        enabled = kwargs.enable_thinking if kwargs else told.plan.effort != "none"
-        kwargs = TemplateKwargs(enable_thinking=enabled, thinking=kwargs.thinking if kwargs else None, reasoning_effort=told.plan.effort)
+        return encode(
+            ChatBody(
+                model=policy.upstream,
+                messages=told.messages,
+                tools=told.offer.tools,
+                reasoning_effort=told.plan.effort,
+                chat_template_kwargs=told.plan.kwargs,
+            )
+        )
     continued = told.prefilled and policy.engine.can_continue_final
     return encode(
         _TokenizeBody(
@@ -60,39 +64,69 @@ def tokenize_body(request: Request, policy: Policy) -> bytes:
             messages=told.messages,
             tools=told.offer.tools,
             add_generation_prompt=not continued,
-            continue_final_message=True if continued else None,
-            chat_template_kwargs=kwargs,
+            continue_final_message=continued or None,
+            chat_template_kwargs=_kwargs(told),
         )
     )
 
 
-def _as_chat(
-    policy: Policy, messages: list[ChatMessage], tools: list[FunctionTool] | None, effort: str | None, kwargs: TemplateKwargs | None
-) -> ChatBody:
-    return ChatBody(model=policy.upstream, messages=messages, tools=tools, reasoning_effort=effort, chat_template_kwargs=kwargs)
+def _kwargs(told: Told) -> TemplateKwargs | None:
+    """The counting routes ignore a top-level effort; the chat route puts it into the template's arguments like this."""
+    kwargs, effort = told.plan.kwargs, told.plan.effort
+    if effort is None:
+        return kwargs
+    return TemplateKwargs(
+        enable_thinking=kwargs.enable_thinking if kwargs else effort != "none",
+        thinking=kwargs.thinking if kwargs else None,
+        reasoning_effort=effort,
+    )
 
 
-def _block_texts(block: Block) -> list[str]:
+def _message_texts(message: Message, path: str) -> list[bytes]:
+    if not message.content:
+        return []
+    if message.role == "system":
+        text = system_text(message.content, path)
+        return [] if text is None else [text]
+    if isinstance(message.content, str):
+        return [quoted(message.content)]
+    return [text for index, block in enumerate(message.content) for text in _block_texts(block, f"{path}.{index}")]
+
+
+def _block_texts(block: Block, path: str) -> list[bytes]:
     if block.type == "image":
-        return [_IMAGE_STAND_IN]
-    if block.type in ("tool_use", "mcp_tool_use", "server_tool_use"):
-        return [block.name or "", bytes(block.input).decode()]
+        return [quoted(_IMAGE_STAND_IN)]
+    if block.type in _CALLS:
+        return [quoted(block.name or ""), quoted(str(block.input, "utf-8"))]
     if block.type == "thinking":
-        return [reasoning_of(block.signature) or block.thinking or ""]
+        restored = reasoning_of(block.signature)
+        literal = quoted(restored) if restored else string_in(block.thinking, f"{path}.thinking")
+        return [] if literal is None else [literal]
     if block.type == "document" and isinstance(block.source, Source):
-        return [block.title or "", block.context or "", *_source_texts(block.source)]
-    if isinstance(block.content, list):
-        return [text for inner in block.content for text in _result_texts(inner)]
-    return texts_in(block)
+        return _document_texts(block, block.source, path)
+    literal = string_in(block.text, f"{path}.text")
+    return ([] if literal is None else [literal]) + _nested(block.content, f"{path}.content")
 
 
-def _result_texts(block: Block) -> list[str]:
-    if block.type == "image":
-        return [_IMAGE_STAND_IN]
-    if block.type == "document" and isinstance(block.source, Source):
-        return _source_texts(block.source)
-    return texts_in(block)
+def _document_texts(block: Block, source: Source, path: str) -> list[bytes]:
+    head = [quoted(part) for part in (block.title, block.context) if part]
+    if source.type == "text":
+        return head + texts_in(source.data, f"{path}.source.data")
+    return head + (_nested(source.content, f"{path}.source.content") if source.type == "content" else [])
 
 
-def _source_texts(source: Source) -> list[str]:
-    return [source.data or ""] if source.type == "text" else texts_in(source.content)
+def _nested(content: msgspec.Raw, path: str) -> list[bytes]:
+    blocks = blocks_in(content, path)
+    if isinstance(blocks, bytes):
+        return [blocks]
+    texts: list[bytes] = []
+    for index, block in enumerate(blocks):
+        at = f"{path}.{index}"
+        if block.type == "image":
+            texts.append(quoted(_IMAGE_STAND_IN))
+        elif block.type == "document" and isinstance(block.source, Source):
+            texts += _document_texts(block, block.source, at)
+        else:
+            literal = string_in(block.text, f"{at}.text")
+            texts += ([] if literal is None else [literal]) + texts_in(block.content, f"{at}.content")
+    return texts

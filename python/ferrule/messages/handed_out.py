@@ -9,6 +9,7 @@ import binascii
 import re
 
 SIGNATURES = ("ferrule1.", "pooled1.")
+_MARK_AT = len("toolu_") + 18
 _WRAPPED_ID = re.compile(r"toolu_[0-9a-f]{18}_([A-Za-z0-9_-]+)")
 
 
@@ -21,7 +22,7 @@ def reasoning_of(signature: str | None) -> str | None:
 
 def engine_id(tool_id: str) -> str:
     """The id the engine itself gave a tool call, when this is our wrapping of it; else the id as it is."""
-    if not tool_id.startswith("toolu_"):
+    if tool_id[_MARK_AT : _MARK_AT + 1] != "_" or not tool_id.startswith("toolu_"):
         return tool_id
     match = _WRAPPED_ID.fullmatch(tool_id)
     original = _unpacked(match[1]) if match else None

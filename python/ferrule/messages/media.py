@@ -5,49 +5,48 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from ferrule.errors import InvalidRequest
+from ferrule.messages.json_text import quoted, string_in
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Block, Source
-from ferrule.messages.system import BLANK_LINE
 
-_IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 
-def note(kind: str) -> str:
+def note(kind: str) -> bytes:
     """What stands in the place of something the model cannot read."""
-    return f"[{kind} omitted: this model reads text only]"
+    return quoted(f"[{kind} omitted: this model reads text only]")
 
 
-def image_url(block: Block, policy: Policy, path: str) -> str | None:
-    """The URL under which the backend gets an image; None: a note takes its place. Raises InvalidRequest naming the block."""
-    if policy.knobs.media == "note":
-        return None
-    if not policy.images and policy.knobs.media == "forward_or_refuse":
+def image_url(block: Block, policy: Policy, path: str) -> bytes | None:
+    """The URL (a literal) under which the backend gets an image; None: a note takes its place. Raises InvalidRequest naming the block."""
+    mode = policy.knobs.media
+    if mode == "forward_or_refuse" and not policy.images:
         raise InvalidRequest(path, "this model reads text only; leave the image block out (capability_rejected: image_block)")
-    if not policy.images and policy.knobs.media == "forward_or_note":
+    if mode == "note" or (mode == "forward_or_note" and not policy.images):
         return None
-    source = _source(block, path)
+    source = source_of(block, path)
     if source.type == "base64":
-        if not source.data:
+        data = string_in(source.data, f"{path}.source.data")
+        if data is None:
             raise InvalidRequest(f"{path}.source.data", "must be the image in base64")
-        return f"data:{source.media_type or _IMAGE_TYPES[1]};base64,{source.data}"
+        if source.media_type not in _IMAGE_TYPES:
+            raise InvalidRequest(f"{path}.source.media_type", f"must be one of {', '.join(sorted(_IMAGE_TYPES))}")
+        return b'"data:' + source.media_type.encode() + b";base64," + data[1:]
     if source.type == "url":
-        return _allowed_url(source, policy, path)
-    raise InvalidRequest(f"{path}.source.type", f"must be 'base64' or 'url', not '{source.type}'")
+        return quoted(_allowed_url(source, policy, path))
+    raise InvalidRequest(f"{path}.source.type", "must be 'base64' or 'url': there are no stored files here")
 
 
-def document_text(block: Block, policy: Policy, path: str) -> str:
-    """A document as text with its title and context, or the note. Raises InvalidRequest naming the block."""
-    source = _source(block, path)
-    if source.type in ("text", "content"):
-        text = source.data if source.type == "text" else source.content
-        return BLANK_LINE.join([*document_head(block), *([text] if isinstance(text, str) and text else [])])
+def check_document(source: Source, policy: Policy, path: str) -> None:
+    """A document that is neither text nor content. Raises InvalidRequest naming the block where the policy refuses it."""
     if policy.knobs.media == "forward_or_refuse" and not policy.images:
         raise InvalidRequest(path, "this model reads text only; leave the document block out (capability_rejected: document_block)")
-    if source.type == "file":
-        raise InvalidRequest(f"{path}.source.type", "must be 'base64', 'text' or 'content': there are no stored files here")
-    if source.type == "url" and policy.knobs.media != "note":
+    if policy.knobs.media == "note":
+        return
+    if source.type == "url":
         _allowed_url(source, policy, path)
-    return note("document")
+    elif source.type != "base64":
+        raise InvalidRequest(f"{path}.source.type", "must be 'base64', 'text', 'content' or 'url': there are no stored files here")
 
 
 def wants_document_text(policy: Policy) -> bool:
@@ -55,7 +54,7 @@ def wants_document_text(policy: Policy) -> bool:
     return policy.knobs.media != "note" and (policy.images or policy.knobs.media != "forward_or_refuse")
 
 
-def _source(block: Block, path: str) -> Source:
+def source_of(block: Block, path: str) -> Source:
     if not isinstance(block.source, Source):
         raise InvalidRequest(f"{path}.source", "must be an object with a type")
     return block.source
@@ -65,16 +64,9 @@ def _allowed_url(source: Source, policy: Policy, path: str) -> str:
     url = source.url or ""
     try:
         parts = urlsplit(url)
+        host = parts.hostname
     except ValueError:
         raise InvalidRequest(f"{path}.source.url", "must be a URL") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.hostname not in policy.media_hosts:
+    if parts.scheme not in ("http", "https") or host not in policy.media_hosts:
         raise InvalidRequest(f"{path}.source.url", "must be on a host this gateway passes on; send the content as base64 instead")
     return url
-
-
-def document_head(block: Block) -> list[str]:
-    """The lines that say what a document is."""
-    head = [f"Document: {block.title}"] if block.title else []
-    if block.context:
-        head.append(f"Context: {block.context}")
-    return head

@@ -2,7 +2,8 @@
 
 Decides what is a request at all; what a dialect or a model allows is none of its business. One permissive `Block` instead of
 a tagged union, because an unknown block type must not fail the request. Tool inputs and schemas stay raw bytes: their key order
-and number spelling are part of the prompt, and re-serialising them would cost the backend's prefix cache.
+and number spelling are part of the prompt, and re-serialising them would cost the backend's prefix cache. Texts stay raw as well,
+for speed (see `json_text`); nested content is read by `blocks_in` when somebody wants it.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ import re
 import msgspec
 
 from ferrule.errors import InvalidRequest
+from ferrule.messages.json_text import NOTHING
 
-NOTHING = msgspec.Raw(b"")
 ROLES = frozenset({"user", "assistant", "system"})
 
 
-class Source(msgspec.Struct):
+class Source(msgspec.Struct, gc=False):
     """Where an image or a document comes from; `type` is base64, url, file, text or content."""
 
     type: str = ""
     media_type: str | None = None
-    data: str | None = None
+    data: msgspec.Raw = NOTHING
     url: str | None = None
-    content: str | list[Block] | None = None
+    content: msgspec.Raw = NOTHING
 
 
-class Reference(msgspec.Struct):
+class Reference(msgspec.Struct, gc=False):
     """What a `tool_addition` or `tool_removal` names."""
 
     type: str = ""
@@ -37,18 +38,18 @@ class Reference(msgspec.Struct):
     definition: msgspec.Raw = NOTHING
 
 
-class Block(msgspec.Struct):
+class Block(msgspec.Struct, gc=False):
     """Any content block: `type` says which of the other fields mean something."""
 
     type: str
-    text: str | None = None
+    text: msgspec.Raw = NOTHING
     id: str | None = None
     name: str | None = None
     input: msgspec.Raw = NOTHING
     tool_use_id: str | None = None
-    content: str | list[Block] | Block | None = None
+    content: msgspec.Raw = NOTHING
     is_error: bool | None = None
-    thinking: str | None = None
+    thinking: msgspec.Raw = NOTHING
     signature: str | None = None
     source: str | Source | None = None
     title: str | None = None
@@ -64,23 +65,23 @@ class Block(msgspec.Struct):
     return_code: int | None = None
 
 
-class OutputFormat(msgspec.Struct):
+class OutputFormat(msgspec.Struct, gc=False):
     type: str = ""
     schema: msgspec.Raw = NOTHING
 
 
-class OutputConfig(msgspec.Struct):
+class OutputConfig(msgspec.Struct, gc=False):
     effort: str | None = None
     format: OutputFormat | None = None
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, gc=False):
     role: str
     content: str | list[Block] | None = None
     output_config: OutputConfig | None = None
 
 
-class Tool(msgspec.Struct):
+class Tool(msgspec.Struct, gc=False):
     """A tool definition; without a `type`, or with `custom`, it is the client's own."""
 
     name: str | None = None
@@ -96,27 +97,27 @@ class Tool(msgspec.Struct):
         return self.type is None or self.type == "custom"
 
 
-class ToolChoice(msgspec.Struct):
+class ToolChoice(msgspec.Struct, gc=False):
     type: str = "auto"
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(msgspec.Struct):
+class Thinking(msgspec.Struct, gc=False):
     type: str = ""
     budget_tokens: int | None = None
     display: str | None = None
 
 
-class Edit(msgspec.Struct):
+class Edit(msgspec.Struct, gc=False):
     type: str = ""
 
 
-class ContextManagement(msgspec.Struct):
+class ContextManagement(msgspec.Struct, gc=False):
     edits: list[Edit] | None = None
 
 
-class Request(msgspec.Struct):
+class Request(msgspec.Struct, gc=False):
     """One request. Hints that steer nothing behind a chat-completions backend are not even named here."""
 
     model: str
@@ -141,11 +142,33 @@ class Request(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(Request)
+_blocks_decoder = msgspec.json.Decoder(list[Block])
+_block_decoder = msgspec.json.Decoder(Block)
 
 
 def is_given(raw: msgspec.Raw) -> bool:
     """Whether an opaque member is there and not null."""
     return bytes(raw) not in (b"", b"null")
+
+
+def blocks_in(content: msgspec.Raw, path: str) -> bytes | list[Block]:
+    """Nested content: a string stays a literal; one block stands for a list of it; absent, null and empty are an empty list."""
+    raw = bytes(content)
+    try:
+        match raw[:1]:
+            case b'"':
+                return raw if raw != b'""' else []
+            case b"[":
+                return _blocks_decoder.decode(raw)
+            case b"{":
+                return [_block_decoder.decode(raw)]
+    except msgspec.ValidationError as error:
+        raise _explained(str(error), path) from None
+    except RecursionError:
+        raise InvalidRequest(path, "is nested too deeply") from None
+    if raw in (b"", b"null"):
+        return []
+    raise InvalidRequest(path, "must be a string or an array of content blocks")
 
 
 def decode(body: bytes) -> Request:
@@ -176,11 +199,11 @@ _EXPECTED = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
 _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
 
-def _explained(error: str) -> InvalidRequest:
+def _explained(error: str, below: str = "") -> InvalidRequest:
     """msgspec's words in the client's: `$.messages[3].role` becomes `messages.3.role`."""
     match = _AT.match(error)
     what, at = (match["what"], match["path"] or "$") if match else (error, "$")
-    path = at.removeprefix("$").replace("[", ".").replace("]", "").lstrip(".")
+    path = (below + at.removeprefix("$").replace("[", ".").replace("]", "")).lstrip(".")
     if missing := _MISSING.search(what):
         return InvalidRequest(f"{path}.{missing[1]}".lstrip("."), "is required")
     if expected := _EXPECTED.search(what):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from ferrule.messages.json_text import EMPTY, joined, quoted
 from ferrule.messages.schema import Block, Request, is_given
 from ferrule.messages.system import system_text
 
@@ -30,7 +31,7 @@ class _UserId(msgspec.Struct):
 def session_key(headers: Mapping[str, str], request: Request, tenant: str) -> bytes | None:
     """16 bytes, the same on every replica; None: nothing to hold on to, the request may go anywhere. Header names are lowercase."""
     named = named_session(headers.get(_HEADER), request.metadata)
-    return digest(tenant, "session", named) if named else _opening_key(request, tenant)
+    return digest(tenant, "session", named.encode("utf-8", "surrogateescape")) if named else _opening_key(request, tenant)
 
 
 def named_session(header: str | None, metadata: msgspec.Raw) -> str | None:
@@ -56,24 +57,24 @@ def session_in(user_id: str) -> str:
     return user_id.rpartition(_MARK)[2] or user_id
 
 
-def digest(tenant: str, kind: str, *parts: str) -> bytes:
+def digest(tenant: str, kind: str, *parts: bytes) -> bytes:
     """One key from several texts; lengths are mixed in, so that no two lists of parts run together."""
     state = hashlib.blake2b(digest_size=_KEY_BYTES)
-    for part in (tenant, kind, *parts):
-        data = part.encode("utf-8", "surrogatepass")
-        state.update(len(data).to_bytes(8, "big"))
-        state.update(data)
+    for part in (tenant.encode(), kind.encode(), *parts):
+        state.update(len(part).to_bytes(8, "big"))
+        state.update(part)
     return state.digest()
 
 
 def _opening_key(request: Request, tenant: str) -> bytes | None:
     """System text and first user message: they stay the same while the conversation grows."""
-    first = next((message for message in request.messages if message.role == "user"), None)
-    system, user = system_text(request.system), _text_of(first.content if first else None)
-    return digest(tenant, "opening", system, user) if system or user else None
+    system = system_text(request.system, "system")
+    user = next((_text_of(message.content) for message in request.messages if message.role == "user"), b"")
+    return digest(tenant, "opening", system or b"", user) if system or user else None
 
 
-def _text_of(content: str | list[Block] | None) -> str:
+def _text_of(content: str | list[Block] | None) -> bytes:
     if isinstance(content, list):
-        return "\n\n".join(block.text for block in content if block.text)
-    return content or ""
+        texts = [literal for literal in (bytes(block.text) for block in content) if literal not in (b"", b"null", EMPTY)]
+        return joined(texts) if texts else b""
+    return quoted(content) if content else b""

@@ -5,29 +5,35 @@ Hoisting a later system message to the front would change the prompt from its fi
 
 from __future__ import annotations
 
+from ferrule.messages.json_text import joined, quoted, string_in, unquoted, wrapped
 from ferrule.messages.schema import Block
 
 ATTRIBUTION = "x-anthropic-billing-header:"
-BLANK_LINE = "\n\n"
+_ATTRIBUTION_LITERAL = b'"' + ATTRIBUTION.encode()
 
 
-def system_text(content: str | list[Block] | None) -> str:
-    """String and list form give the same text. A client's attribution line, which changes from request to request, is removed."""
-    if content is None:
-        return ""
+def system_text(content: str | list[Block] | None, path: str) -> bytes | None:
+    """A literal, the same for string and list form; None: no text. A client's attribution line, which changes from request to
+    request, is removed: as a block of its own or as the first line of a longer text."""
+    if not content:
+        return None
     if isinstance(content, str):
-        return without_attribution(content)
-    texts = (without_attribution(block.text) for block in content if block.text)
-    return BLANK_LINE.join(text for text in texts if text)
+        return _without_attribution(quoted(content))
+    texts: list[bytes] = []
+    for index, block in enumerate(content):
+        literal = string_in(block.text, f"{path}.{index}.text")
+        if literal is not None and (text := _without_attribution(literal)) is not None:
+            texts.append(text)
+    return joined(texts) if texts else None
 
 
-def without_attribution(text: str) -> str:
-    """The text without its first line, if that is an attribution line."""
-    if not text.startswith(ATTRIBUTION):
-        return text
-    return text.partition("\n")[2].lstrip("\n")
-
-
-def reminder(text: str) -> str:
+def reminder(literal: bytes) -> bytes:
     """System text for a template that takes no late system message: told by the user, marked so that the model can tell it apart."""
-    return f"<system-reminder>\n{text}\n</system-reminder>"
+    return wrapped(rb"<system-reminder>\n", literal, rb"\n</system-reminder>")
+
+
+def _without_attribution(literal: bytes) -> bytes | None:
+    if not literal.startswith(_ATTRIBUTION_LITERAL):
+        return literal
+    text = unquoted(literal).partition("\n")[2].lstrip("\n")
+    return quoted(text) if text else None

@@ -5,6 +5,8 @@ Pure and idempotent: a retry on another backend calls it again, with that backen
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -21,6 +23,8 @@ from ferrule.messages.thinking import Plan, checked_budget, plan
 from ferrule.messages.tool_names import ToolNames
 from ferrule.messages.tools import Offer, offer
 from ferrule.messages.turns import Conversation
+
+NO_DOCUMENTS: Mapping[str, str] = MappingProxyType({})
 
 # Code and prose in JSON run at 3 to 5 bytes a token; fewer would need a prompt of nothing but rare characters
 _BYTES_PER_TOKEN_MIN = 2.5
@@ -58,8 +62,11 @@ class Told(msgspec.Struct, frozen=True):
     names: ToolNames
 
 
-def translate(request: Request, policy: Policy, client_model: str, prompt_tokens: int | None = None) -> Translation:
+def translate(
+    request: Request, policy: Policy, client_model: str, prompt_tokens: int | None = None, documents: Mapping[str, str] = NO_DOCUMENTS
+) -> Translation:
     """`client_model`: the name the client sent, for messages. `prompt_tokens`: the prompt's size if known, to fit max_tokens to the window.
+    `documents`: what `documents.resolve` gave.
 
     Raises InvalidRequest for what the dialect or the model refuses.
     """
@@ -69,7 +76,7 @@ def translate(request: Request, policy: Policy, client_model: str, prompt_tokens
     sampling = checked_sampling(request, knobs, losses)
     budget = checked_budget(request, policy)
     _check_server_side(request, policy, losses)
-    told = tell(request, policy, client_model, losses)
+    told = tell(request, Reader(policy, losses, documents), client_model)
     stream = bool(request.stream)
     body = ChatBody(
         model=policy.upstream,
@@ -109,11 +116,12 @@ def translate(request: Request, policy: Policy, client_model: str, prompt_tokens
     )
 
 
-def tell(request: Request, policy: Policy, client_model: str, losses: Losses) -> Told:
+def tell(request: Request, reader: Reader, client_model: str) -> Told:
     """The prompt: messages, tools and what the template is told."""
+    policy = reader.policy
     names = ToolNames(tool.name for tool in request.tools or () if tool.name)
-    offered = offer(request, policy, names, losses)
-    conversation = Conversation(Reader(policy, losses), names, system_text(request.system))
+    offered = offer(request, policy, names, reader.losses)
+    conversation = Conversation(reader, names, system_text(request.system, "system"))
     for index, message in enumerate(request.messages):
         conversation.add(index, message)
     thinking = plan(request, policy, client_model)

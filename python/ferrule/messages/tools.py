@@ -6,7 +6,7 @@ changes the end of the tool list and not its middle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgspec
 
@@ -14,7 +14,7 @@ from ferrule.errors import InvalidRequest
 from ferrule.messages.chat_shape import Function, FunctionName, FunctionTool, NamedTool
 from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
-from ferrule.messages.schema import Block, Request, Tool, ToolChoice
+from ferrule.messages.schema import Block, Request, Tool, ToolChoice, blocks_in, is_given
 from ferrule.messages.tool_names import ToolNames
 from ferrule.messages.typed_tools import CLIENT_TOOLS, TOOL_SEARCH_FAMILIES, family
 
@@ -43,9 +43,9 @@ def offer(request: Request, policy: Policy, names: ToolNames, losses: Losses) ->
             losses.drop("tool_choice")
         choice = None
     if choice is not None and choice.type == "tool":
-        _refuse_unavailable(choice, functions, unavailable, policy, names)
-        if not any(function.function.name == names.upstream(choice.name or "") for function in functions):
+        if _refuse_unavailable(choice, offered, unavailable, policy):
             losses.drop("tool_choice")
+            choice = None
     if not functions:
         return Offer()
     result = Offer(functions)
@@ -102,10 +102,8 @@ def _changes(request: Request) -> Iterator[tuple[bool, str, Tool | None]]:
         if not isinstance(message.content, list):
             continue
         for block in message.content:
-            if block.type == "tool_result" and isinstance(block.content, list):
-                yield from ((True, name, None) for name in _referenced(block.content))
-            elif block.type == "tool_search_tool_result" and isinstance(block.content, Block):
-                yield from ((True, name, None) for name in _referenced(block.content.tool_references or []))
+            if block.type in ("tool_result", "tool_search_tool_result"):
+                yield from ((True, name, None) for name in _referenced(block))
             elif block.type in ("tool_addition", "tool_removal") and block.tool is not None:
                 definition = _defined(block) if block.type == "tool_addition" else None
                 name = (definition.name if definition else None) or block.tool.name or block.tool.tool_name
@@ -113,8 +111,13 @@ def _changes(request: Request) -> Iterator[tuple[bool, str, Tool | None]]:
                     yield block.type == "tool_addition", name, definition
 
 
-def _referenced(blocks: Sequence[Block]) -> Iterator[str]:
-    return (block.tool_name for block in blocks if block.type == "tool_reference" and block.tool_name)
+def _referenced(block: Block) -> Iterator[str]:
+    """Names in a result: `tool_reference` blocks, alone or inside a search result's `tool_references`."""
+    if not bytes(block.content).startswith((b"[", b"{")):
+        return
+    blocks = blocks_in(block.content, "content")
+    for inner in blocks if isinstance(blocks, list) else ():
+        yield from (reference.tool_name for reference in (inner, *(inner.tool_references or ())) if reference.tool_name)
 
 
 def _defined(block: Block) -> Tool | None:
@@ -146,22 +149,32 @@ def _sorted_out(request: Request, policy: Policy, losses: Losses) -> tuple[list[
 
 
 def _function(tool: Tool, names: ToolNames) -> FunctionTool:
+    name = names.upstream(_name(tool))
     typed = CLIENT_TOOLS.get(tool.type) if tool.type else None
     if typed is not None:
-        return FunctionTool(Function(names.upstream(tool.name or typed.name), typed.description, typed.parameters))
-    schema = tool.input_schema if bytes(tool.input_schema) not in (b"", b"null") else _NO_PARAMETERS
-    return FunctionTool(Function(names.upstream(tool.name or ""), tool.description, schema, tool.strict or None))
+        return FunctionTool(Function(name, typed.description, typed.parameters))
+    schema = tool.input_schema if is_given(tool.input_schema) else _NO_PARAMETERS
+    return FunctionTool(Function(name, tool.description, schema, tool.strict or None))
 
 
-def _refuse_unavailable(choice: ToolChoice, functions: list[FunctionTool], unavailable: list[Tool], policy: Policy, names: ToolNames) -> None:
-    name = choice.name or ""
-    if any(function.function.name == names.upstream(name) for function in functions):
-        return
-    server_tool = next((tool for tool in unavailable if (tool.name or family(tool.type or "")) == name), None)
+def _refuse_unavailable(choice: ToolChoice, offered: list[Tool], unavailable: list[Tool], policy: Policy) -> bool:
+    """Whether the tool that the client insists on is one that was left out; raises InvalidRequest where the knob says so."""
+    if any(_name(tool) == choice.name for tool in offered):
+        return False
+    server_tool = next((tool for tool in unavailable if _name(tool) == choice.name), None)
     if server_tool is None:
-        raise InvalidRequest("tool_choice.name", f"must be one of the tools offered, not {name!r}")
+        raise InvalidRequest("tool_choice.name", f"must be one of the tools offered, not {choice.name!r}")
     if policy.knobs.server_tools == "report":
-        raise InvalidRequest("tool_choice.name", f"{name!r} is {server_tool.type}, which cannot be run here")
+        raise InvalidRequest("tool_choice.name", f"{choice.name!r} is {server_tool.type}, which cannot be run here")
+    return True
+
+
+def _name(tool: Tool) -> str:
+    """A typed tool may come without the name that its type fixes."""
+    if tool.name or not tool.type:
+        return tool.name or ""
+    typed = CLIENT_TOOLS.get(tool.type)
+    return typed.name if typed else family(tool.type)
 
 
 def _choose(result: Offer, choice: ToolChoice, policy: Policy, names: ToolNames) -> None:
@@ -172,14 +185,11 @@ def _choose(result: Offer, choice: ToolChoice, policy: Policy, names: ToolNames)
         result.choice = "none"
     elif choice.type == "tool":
         wanted = names.upstream(choice.name or "")
-        named = [tool for tool in tools if tool.function.name == wanted]
-        if not named:
-            return  # a server tool that was left out
         if policy.engine.forced_named_tool:
             result.choice = NamedTool(FunctionName(wanted))
         else:
             # such an engine takes an object for "auto"; with one tool on offer "required" means that one
-            result.tools, result.choice = named, "required"
+            result.tools, result.choice = [tool for tool in tools if tool.function.name == wanted], "required"
     elif choice.type == "auto":
         result.choice = "auto"
     else:

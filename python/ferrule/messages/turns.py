@@ -11,148 +11,146 @@ import msgspec
 
 from ferrule.errors import InvalidRequest
 from ferrule.messages.chat_shape import CalledFunction, ChatMessage, ImagePart, ToolCall
-from ferrule.messages.content import Item, Reader, items_of, joined, result_items
+from ferrule.messages.content import Item, Reader, items_of, result_items, told
 from ferrule.messages.handed_out import engine_id, reasoning_of
+from ferrule.messages.json_text import EMPTY, LINE, joined, quoted, string_in
 from ferrule.messages.schema import Block, Message
-from ferrule.messages.system import BLANK_LINE, reminder, system_text
+from ferrule.messages.system import reminder, system_text
 from ferrule.messages.tool_names import ToolNames
 
-INTERRUPTED = "[no result: the call was interrupted]"
-ERROR = "[tool error]"
+INTERRUPTED = b'"[no result: the call was interrupted]"'
+ERROR = b'"[tool error]"'
+_IMAGE_FOLLOWS = b'"[image: see the next message]"'
+_EMPTY = msgspec.Raw(EMPTY)
 
 
 class _AssistantTurn(msgspec.Struct):
     """One assistant message and the answers to its calls."""
 
-    message: ChatMessage
+    text: bytes | None
+    thought: bytes | None
+    calls: list[ToolCall]
     results: list[ChatMessage]
     unanswered: list[ToolCall]
 
-    def flat(self) -> list[ChatMessage]:
-        missing = [ChatMessage("tool", INTERRUPTED, tool_call_id=call.id) for call in self.unanswered]
-        return [self.message, *self.results, *missing]
+    def flat(self, reasoning_field: str) -> list[ChatMessage]:
+        message = ChatMessage("assistant", _EMPTY if self.text is None else msgspec.Raw(self.text))
+        if self.thought is not None:
+            setattr(message, reasoning_field, msgspec.Raw(self.thought))
+        if self.calls:
+            message.tool_calls = self.calls
+        missing = [ChatMessage("tool", msgspec.Raw(INTERRUPTED), tool_call_id=call.id) for call in self.unanswered]
+        return [message, *self.results, *missing]
 
 
 class Conversation:
     """Built message by message; `messages()` at the end."""
 
-    def __init__(self, reader: Reader, names: ToolNames, leading_system: str) -> None:
+    def __init__(self, reader: Reader, names: ToolNames, leading_system: bytes | None) -> None:
         self._reader = reader
         self._names = names
         self._turns: list[ChatMessage | _AssistantTurn] = []
         self._open_calls: dict[str, list[_AssistantTurn]] = {}
-        if leading_system:
-            self._turns.append(ChatMessage("system", leading_system))
+        if leading_system is not None:
+            self._turns.append(ChatMessage("system", msgspec.Raw(leading_system)))
 
     def add(self, index: int, message: Message) -> None:
         """Raises InvalidRequest for a block that cannot be told or that the policy refuses."""
-        if message.role == "user":
-            self._add_user(index, message)
-        elif message.role == "assistant":
-            self._add_assistant(index, message)
+        if message.role == "system":
+            self._add_system(index, message)
+        elif not message.content:
+            return
+        elif message.role == "user":
+            self._add_user(f"messages.{index}.content.", message.content)
         else:
-            self._add_system(message)
+            self._add_assistant(f"messages.{index}.content.", message.content)
 
     def messages(self) -> list[ChatMessage]:
         flat: list[ChatMessage] = []
+        reasoning_field = self._reader.policy.engine.reasoning_history_field
         for turn in self._turns:
             if isinstance(turn, _AssistantTurn):
-                flat += turn.flat()
+                flat += turn.flat(reasoning_field)
             else:
                 flat.append(turn)
         if all(message.role == "system" for message in flat):
-            flat.append(ChatMessage("user", ""))  # engines refuse a conversation without any turn
+            flat.append(ChatMessage("user", _EMPTY))  # engines refuse a conversation without any turn
         return flat
 
     @property
     def ends_with_prefill(self) -> bool:
         """Whether the client has begun the answer itself."""
         last = self._turns[-1] if self._turns else None
-        return isinstance(last, _AssistantTurn) and not last.message.tool_calls
+        return isinstance(last, _AssistantTurn) and last.text is not None and not last.calls
 
     # Roles
 
-    def _add_system(self, message: Message) -> None:
-        content = message.content
-        text = system_text(content)
-        if not text:
+    def _add_system(self, index: int, message: Message) -> None:
+        text = system_text(message.content, f"messages.{index}.content")
+        if text is None:
             return
         if self._reader.policy.system_first and self._turns:
-            self._turns.append(ChatMessage("user", reminder(text)))
+            self._turns.append(ChatMessage("user", msgspec.Raw(reminder(text))))
         else:
-            self._turns.append(ChatMessage("system", text))
+            self._turns.append(ChatMessage("system", msgspec.Raw(text)))
 
-    def _add_user(self, index: int, message: Message) -> None:
-        content = message.content
+    def _add_user(self, path: str, content: str | list[Block]) -> None:
         if isinstance(content, str):
-            if content:
-                self._turns.append(ChatMessage("user", content))
+            self._turns.append(ChatMessage("user", msgspec.Raw(quoted(content))))
             return
         from_results: list[Item] = []
         items: list[Item] = []
-        for place, block in enumerate(content or ()):
-            if block.type == "text":
-                if block.text:
-                    items.append(block.text)
-            elif block.type in ("tool_result", "mcp_tool_result"):
-                media, orphan = self._add_result(block, f"messages.{index}.content.{place}")
-                from_results += media
+        for place, block in enumerate(content):
+            at = f"{path}{place}"
+            if block.type in ("tool_result", "mcp_tool_result"):
+                images, orphan = self._add_result(block, at)
+                from_results += images
                 items += orphan
-            elif block.type not in ("thinking", "tool_use"):
-                items += items_of(block, self._reader, f"messages.{index}.content.{place}")
-            else:
+            elif block.type in ("thinking", "tool_use"):
                 self._reader.losses.drop(block.type)
-        items = from_results + items
-        if items:
-            self._turns.append(ChatMessage("user", joined(items)))
+            else:
+                items += items_of(block, self._reader, at)
+        self._tell_user(from_results + items)
 
-    def _add_assistant(self, index: int, message: Message) -> None:
-        if isinstance(message.content, str):
-            if message.content:
-                self._extend(message.content, "", [])
+    def _add_assistant(self, path: str, content: str | list[Block]) -> None:
+        if isinstance(content, str):
+            self._extend([quoted(content)], [], [])
             return
-        texts: list[str] = []
-        thoughts: list[str] = []
+        texts: list[bytes] = []
+        thoughts: list[bytes] = []
         calls: list[ToolCall] = []
         results: list[tuple[Block, str]] = []
-        for place, block in enumerate(message.content or ()):
-            if block.type == "text":
-                if block.text:
-                    texts.append(block.text)
-                continue
-            path = f"messages.{index}.content.{place}"
+        for place, block in enumerate(content):
+            at = f"{path}{place}"
             if block.type in ("tool_use", "mcp_tool_use"):
-                calls.append(self._call(block, path))
+                calls.append(self._call(block, at))
             elif block.type == "thinking":
-                thoughts.append(reasoning_of(block.signature) or block.thinking or "")
+                thoughts += _thought(block, at)
             elif block.type in ("tool_result", "mcp_tool_result"):
-                results.append((block, path))
+                results.append((block, at))
             else:
-                items = items_of(block, self._reader, path)
-                texts += [item if isinstance(item, str) else "[image]" for item in items]
-        thought = BLANK_LINE.join(thought for thought in thoughts if thought)
-        if texts or thought or calls:
-            self._extend(BLANK_LINE.join(texts), thought, calls)
-        self._add_own_results(results)
+                texts += [b'"[image]"' if isinstance(item, ImagePart) else item for item in items_of(block, self._reader, at)]
+        if texts or thoughts or calls:
+            self._extend(texts, thoughts, calls)
+        if results:
+            self._add_own_results(results)
 
     # Parts of a turn
 
-    def _extend(self, text: str, thought: str, calls: list[ToolCall]) -> None:
+    def _extend(self, texts: list[bytes], thoughts: list[bytes], calls: list[ToolCall]) -> None:
         """A new assistant turn, or the rest of the one before: two in a row are one message to every template."""
         turn = self._turns[-1] if self._turns else None
         if not isinstance(turn, _AssistantTurn):
-            turn = _AssistantTurn(ChatMessage("assistant", ""), [], [])
+            turn = _AssistantTurn(None, None, [], [], [])
             self._turns.append(turn)
-        message = turn.message
-        message.content = _appended(message.content if isinstance(message.content, str) else "", text)
-        if thought:
-            field = self._reader.policy.engine.reasoning_history_field
-            setattr(message, field, _appended(getattr(message, field) or "", thought))
-        if calls:
-            message.tool_calls = [*(message.tool_calls or ()), *calls]
-            turn.unanswered += calls
-            for call in calls:
-                self._open_calls.setdefault(call.id, []).append(turn)
+        if texts:
+            turn.text = joined(texts if turn.text is None else [turn.text, *texts])
+        if thoughts:
+            turn.thought = joined(thoughts if turn.thought is None else [turn.thought, *thoughts])
+        for call in calls:
+            turn.calls.append(call)
+            turn.unanswered.append(call)
+            self._open_calls.setdefault(call.id, []).append(turn)
 
     def _call(self, block: Block, path: str) -> ToolCall:
         if not block.name:
@@ -163,20 +161,16 @@ class Conversation:
     def _add_result(self, block: Block, path: str) -> tuple[list[Item], list[Item]]:
         """(images for the user message that follows, the whole result as user items when no call waits for it)"""
         call_id = engine_id(block.tool_use_id or "")
-        items = result_items(block.content, self._reader, path)
+        items = result_items(block.content, self._reader, f"{path}.content")
         if block.is_error:
             items.insert(0, ERROR)
         waiting = self._open_calls.get(call_id)
         if not waiting:
-            return [], [f"[Result of tool call {call_id}]", *items]
-        turn = waiting.pop()
-        call = next(call for call in turn.unanswered if call.id == call_id)
-        turn.unanswered.remove(call)
-        texts = [item if isinstance(item, str) else "[image: see the next message]" for item in items]
-        turn.results.append(ChatMessage("tool", "\n".join(texts), tool_call_id=call_id))
+            return [], [quoted(f"[Result of tool call {call_id}]"), *items]
+        name = _answer(waiting.pop(), call_id, items)
         images: list[Item] = [item for item in items if isinstance(item, ImagePart)]
         if images:
-            images.insert(0, f"[Image from the result of {call.function.name}, call {call_id}]")
+            images.insert(0, quoted(f"[Image from the result of {name}, call {call_id}]"))
         return images, []
 
     def _add_own_results(self, results: list[tuple[Block, str]]) -> None:
@@ -185,17 +179,31 @@ class Conversation:
         for block, path in results:
             images, orphan = self._add_result(block, path)
             items += images + orphan
+        self._tell_user(items)
+
+    def _tell_user(self, items: list[Item]) -> None:
         if items:
-            self._turns.append(ChatMessage("user", joined(items)))
+            self._turns.append(ChatMessage("user", told(items)))
 
 
-def _appended(text: str, more: str) -> str:
-    return BLANK_LINE.join(part for part in (text, more) if part)
+def _answer(turn: _AssistantTurn, call_id: str, items: list[Item]) -> str:
+    """Puts a result behind its call; the name of the function that was called."""
+    call = next(call for call in turn.unanswered if call.id == call_id)
+    turn.unanswered.remove(call)
+    texts = [_IMAGE_FOLLOWS if isinstance(item, ImagePart) else item for item in items]
+    turn.results.append(ChatMessage("tool", msgspec.Raw(joined(texts, LINE)), tool_call_id=call_id))
+    return call.function.name
+
+
+def _thought(block: Block, path: str) -> list[bytes]:
+    restored = reasoning_of(block.signature)
+    literal = quoted(restored) if restored else string_in(block.thinking, f"{path}.thinking")
+    return [] if literal is None else [literal]
 
 
 def _arguments(block: Block, path: str) -> str:
     """The input as the client spelled it. Some clients send a JSON text of the object instead of the object."""
-    raw = bytes(block.input).decode()
+    raw = str(block.input, "utf-8")
     if raw.startswith("{"):
         return raw
     if raw in ("", "null", '""'):

@@ -9,9 +9,7 @@ import msgspec
 
 _DATE = re.compile(r"_\d{8}$")
 
-# families (the type without its date) that only Anthropic's servers, or a screen of the client's, can run
-SERVER_FAMILIES = frozenset({"web_search", "web_fetch", "code_execution", "tool_search_tool_bm25", "tool_search_tool_regex", "advisor", "mcp_toolset"})
-
+# server tools that only find other tools: without them the client's own are still there
 TOOL_SEARCH_FAMILIES = frozenset({"tool_search_tool_bm25", "tool_search_tool_regex"})
 
 
