@@ -93,7 +93,7 @@ def _entries_spelled_out(settings: dict[str, object]) -> dict[str, object]:
 def _pool_spelled_out(pool: object) -> object:
     if not isinstance(pool, dict) or not isinstance(pool.get("backends"), list):
         return pool
-    return {**pool, "backends": [{"url": entry} if isinstance(entry, str) else entry for entry in pool["backends"]]}
+    return {**pool, "backends": [entry if isinstance(entry, dict) else {"url": entry} for entry in pool["backends"]]}
 
 
 def _resolve_paths(config: Config, folder: Path) -> Config:

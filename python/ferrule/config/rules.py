@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from ferrule.config.problems import Problem
 from ferrule.config.settings import Config, Model, Pool
@@ -14,6 +15,7 @@ from ferrule.config.shape import Shape
 from ferrule.dialects import Knobs
 
 _POOL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_HEALTH_PATH = re.compile(r"/[!-~]*")
 _TOKENIZERS = ("o200k_base", "cl100k_base")
 
 
@@ -41,6 +43,8 @@ def _pools(config: Config) -> Iterator[Problem]:
         yield from _backends(pool, path)
         if pool.max_inflight < pool.slots:
             yield Problem(f"{path}.max_inflight", f"expected at least slots ({pool.slots})")
+        if not _HEALTH_PATH.fullmatch(pool.health.path):
+            yield Problem(f"{path}.health.path", "expected a path such as /health")
         if pool.health.timeout_s > pool.health.interval_s:
             yield Problem(f"{path}.health.timeout_s", f"expected at most interval_s ({pool.health.interval_s:g})")
 
@@ -100,9 +104,19 @@ def _policy(config: Config, model: Model, path: str) -> Iterator[Problem]:
 
 
 def _limits(config: Config) -> Iterator[Problem]:
-    store = config.limits.store.reveal()
-    if store != "memory" and not store.startswith(("redis://", "rediss://")):
-        yield Problem("limits.store", "expected memory or redis://HOST:PORT/DATABASE")
+    if not _is_store(config.limits.store.reveal()):
+        yield Problem("limits.store", "expected memory or redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]")
+
+
+def _is_store(store: str) -> bool:
+    if store == "memory":
+        return True
+    try:
+        parts = urlsplit(store)
+        port = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("redis", "rediss") and bool(parts.hostname) and port != 0 and (parts.path.strip("/") or "0").isdigit()
 
 
 def _names(config: Config) -> str:

@@ -58,7 +58,7 @@ class Queue(_Section, frozen=True):
 
 
 class Health(_Section, frozen=True):
-    path: Annotated[str, Meta(pattern=r"^/[!-~]*$")] = "/health"
+    path: Text = "/health"
     interval_s: Seconds = 5.0
     timeout_s: Seconds = 2.0
     fall: Count = 2
