@@ -48,6 +48,8 @@ class Reader(msgspec.Struct, frozen=True):
 
 def items_of(block: Block, reader: Reader, path: str) -> list[Item]:
     """Any block but those that `turns` takes itself. Raises InvalidRequest naming the block where the policy refuses it."""
+    if block.type == "text":
+        return [*text_in(block, path)]
     treat = _TREATMENTS.get(block.type)
     if treat is not None:
         return treat(block, reader, path)
@@ -55,11 +57,16 @@ def items_of(block: Block, reader: Reader, path: str) -> list[Item]:
         return _server_history(block, reader, path)
     if block.type in _INERT:
         return []
-    literal = string_in(block.text, f"{path}.text")
-    if literal is None:
+    texts = text_in(block, path)
+    if not texts:
         reader.losses.drop(block.type)
-        return []
-    return [literal]
+    return [*texts]
+
+
+def text_in(block: Block, path: str) -> tuple[bytes, ...]:
+    """The text of a block, if it has any."""
+    literal = string_in(block.text, path, "text")
+    return () if literal is None else (literal,)
 
 
 def result_items(content: msgspec.Raw, reader: Reader, path: str) -> list[Item]:
@@ -95,8 +102,7 @@ def texts_in(content: msgspec.Raw, path: str, depth: int = 0) -> list[bytes]:
 def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
     head = ": ".join(part for part in (block.title, block.url) if part)
     texts = [quoted(head)] if head else []
-    if (literal := string_in(block.text, f"{path}.text")) is not None:
-        texts.append(literal)
+    texts += text_in(block, path)
     texts += [quoted(part) for part in (block.stdout, block.stderr) if part]
     if block.return_code:
         texts.append(quoted(f"exit status {block.return_code}"))
@@ -111,11 +117,6 @@ def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
 # Block by block
 
 
-def _text(block: Block, reader: Reader, path: str) -> list[Item]:
-    literal = string_in(block.text, f"{path}.text")
-    return [] if literal is None else [literal]
-
-
 def _image(block: Block, reader: Reader, path: str) -> list[Item]:
     url = media.image_url(block, reader.policy, path)
     return [media.note("image") if url is None else ImagePart(ImageUrl(msgspec.Raw(url)))]
@@ -127,7 +128,7 @@ def _document(block: Block, reader: Reader, path: str) -> list[Item]:
     if block.context:
         head.append(quoted(f"Context: {block.context}"))
     if source.type == "text":
-        literal = string_in(source.data, f"{path}.source.data")
+        literal = string_in(source.data, path, "source.data")
         return _under(head, [] if literal is None else [literal])
     if source.type == "content":
         return _under(head, result_items(source.content, reader, f"{path}.source.content"))
@@ -169,7 +170,6 @@ def _compaction(block: Block, reader: Reader, path: str) -> list[Item]:
 
 
 _TREATMENTS: Mapping[str, Callable[[Block, Reader, str], list[Item]]] = {
-    "text": _text,
     "image": _image,
     "document": _document,
     "search_result": _search_result,

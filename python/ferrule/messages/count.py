@@ -100,11 +100,11 @@ def _block_texts(block: Block, path: str) -> list[bytes]:
         return [quoted(block.name or ""), quoted(str(block.input, "utf-8"))]
     if block.type == "thinking":
         restored = reasoning_of(block.signature)
-        literal = quoted(restored) if restored else string_in(block.thinking, f"{path}.thinking")
+        literal = quoted(restored) if restored else string_in(block.thinking, path, "thinking")
         return [] if literal is None else [literal]
     if block.type == "document" and isinstance(block.source, Source):
         return _document_texts(block, block.source, path)
-    literal = string_in(block.text, f"{path}.text")
+    literal = string_in(block.text, path, "text")
     return ([] if literal is None else [literal]) + _nested(block.content, f"{path}.content")
 
 
@@ -127,6 +127,6 @@ def _nested(content: msgspec.Raw, path: str) -> list[bytes]:
         elif block.type == "document" and isinstance(block.source, Source):
             texts += _document_texts(block, block.source, at)
         else:
-            literal = string_in(block.text, f"{at}.text")
+            literal = string_in(block.text, at, "text")
             texts += ([] if literal is None else [literal]) + texts_in(block.content, f"{at}.content")
     return texts

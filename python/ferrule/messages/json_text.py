@@ -27,14 +27,14 @@ def unquoted(literal: bytes) -> str:
     return _unquote(literal)
 
 
-def string_in(raw: msgspec.Raw, path: str) -> bytes | None:
-    """The literal in an opaque member; None for absent, null and empty. Raises InvalidRequest where it is no string."""
+def string_in(raw: msgspec.Raw, path: str, member: str) -> bytes | None:
+    """The literal in an opaque member of what is at `path`; None for absent, null and empty. Raises InvalidRequest for no string."""
     literal = bytes(raw)
     if literal[:1] == b'"':
         return None if literal == EMPTY else literal
     if literal in (b"", b"null"):
         return None
-    raise InvalidRequest(path, "must be a string")
+    raise InvalidRequest(f"{path}.{member}", "must be a string")
 
 
 def joined(literals: Sequence[bytes], between: bytes = BLANK_LINE) -> bytes:

@@ -26,7 +26,7 @@ def image_url(block: Block, policy: Policy, path: str) -> bytes | None:
         return None
     source = source_of(block, path)
     if source.type == "base64":
-        data = string_in(source.data, f"{path}.source.data")
+        data = string_in(source.data, f"{path}.source", "data")
         if data is None:
             raise InvalidRequest(f"{path}.source.data", "must be the image in base64")
         if source.media_type not in _IMAGE_TYPES:

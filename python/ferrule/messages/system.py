@@ -21,7 +21,7 @@ def system_text(content: str | list[Block] | None, path: str) -> bytes | None:
         return _without_attribution(quoted(content))
     texts: list[bytes] = []
     for index, block in enumerate(content):
-        literal = string_in(block.text, f"{path}.{index}.text")
+        literal = string_in(block.text, f"{path}.{index}", "text")
         if literal is not None and (text := _without_attribution(literal)) is not None:
             texts.append(text)
     return joined(texts) if texts else None

@@ -42,10 +42,9 @@ def offer(request: Request, policy: Policy, names: ToolNames, losses: Losses) ->
         if choice.type != "auto" or choice.disable_parallel_tool_use:
             losses.drop("tool_choice")
         choice = None
-    if choice is not None and choice.type == "tool":
-        if _refuse_unavailable(choice, offered, unavailable, policy):
-            losses.drop("tool_choice")
-            choice = None
+    if choice is not None and choice.type == "tool" and _was_left_out(choice, offered, unavailable, policy):
+        losses.drop("tool_choice")
+        choice = None
     if not functions:
         return Offer()
     result = Offer(functions)
@@ -157,7 +156,7 @@ def _function(tool: Tool, names: ToolNames) -> FunctionTool:
     return FunctionTool(Function(name, tool.description, schema, tool.strict or None))
 
 
-def _refuse_unavailable(choice: ToolChoice, offered: list[Tool], unavailable: list[Tool], policy: Policy) -> bool:
+def _was_left_out(choice: ToolChoice, offered: list[Tool], unavailable: list[Tool], policy: Policy) -> bool:
     """Whether the tool that the client insists on is one that was left out; raises InvalidRequest where the knob says so."""
     if any(_name(tool) == choice.name for tool in offered):
         return False

@@ -11,7 +11,7 @@ import msgspec
 
 from ferrule.errors import InvalidRequest
 from ferrule.messages.chat_shape import CalledFunction, ChatMessage, ImagePart, ToolCall
-from ferrule.messages.content import Item, Reader, items_of, result_items, told
+from ferrule.messages.content import Item, Reader, items_of, result_items, text_in, told
 from ferrule.messages.handed_out import engine_id, reasoning_of
 from ferrule.messages.json_text import EMPTY, LINE, joined, quoted, string_in
 from ferrule.messages.schema import Block, Message
@@ -103,14 +103,16 @@ class Conversation:
         for place, block in enumerate(content):
             at = f"{path}{place}"
             if block.type in ("tool_result", "mcp_tool_result"):
-                images, orphan = self._add_result(block, at)
-                from_results += images
-                items += orphan
+                if not self._has_plain_answer(block):
+                    images, orphan = self._add_result(block, at)
+                    from_results += images
+                    items += orphan
             elif block.type in ("thinking", "tool_use"):
                 self._reader.losses.drop(block.type)
             else:
                 items += items_of(block, self._reader, at)
-        self._tell_user(from_results + items)
+        if from_results or items:
+            self._turns.append(ChatMessage("user", told(from_results + items)))
 
     def _add_assistant(self, path: str, content: str | list[Block]) -> None:
         if isinstance(content, str):
@@ -122,7 +124,9 @@ class Conversation:
         results: list[tuple[Block, str]] = []
         for place, block in enumerate(content):
             at = f"{path}{place}"
-            if block.type in ("tool_use", "mcp_tool_use"):
+            if block.type == "text":
+                texts += text_in(block, at)
+            elif block.type in ("tool_use", "mcp_tool_use"):
                 calls.append(self._call(block, at))
             elif block.type == "thinking":
                 thoughts += _thought(block, at)
@@ -158,6 +162,18 @@ class Conversation:
         name = f"mcp__{block.server_name}__{block.name}" if block.type == "mcp_tool_use" else block.name
         return ToolCall(engine_id(block.id or ""), CalledFunction(self._names.upstream(name), _arguments(block, path)))
 
+    def _has_plain_answer(self, block: Block) -> bool:
+        """Whether this was the usual result, a string for a waiting call, and is told: the short way for the bulk of a long history."""
+        literal = bytes(block.content)
+        if block.is_error or literal[:1] != b'"':
+            return False
+        call_id = engine_id(block.tool_use_id or "")
+        waiting = self._open_calls.get(call_id)
+        if not waiting:
+            return False
+        _answer(waiting.pop(), call_id, literal)
+        return True
+
     def _add_result(self, block: Block, path: str) -> tuple[list[Item], list[Item]]:
         """(images for the user message that follows, the whole result as user items when no call waits for it)"""
         call_id = engine_id(block.tool_use_id or "")
@@ -167,7 +183,8 @@ class Conversation:
         waiting = self._open_calls.get(call_id)
         if not waiting:
             return [], [quoted(f"[Result of tool call {call_id}]"), *items]
-        name = _answer(waiting.pop(), call_id, items)
+        texts = [_IMAGE_FOLLOWS if isinstance(item, ImagePart) else item for item in items]
+        name = _answer(waiting.pop(), call_id, joined(texts, LINE))
         images: list[Item] = [item for item in items if isinstance(item, ImagePart)]
         if images:
             images.insert(0, quoted(f"[Image from the result of {name}, call {call_id}]"))
@@ -179,25 +196,20 @@ class Conversation:
         for block, path in results:
             images, orphan = self._add_result(block, path)
             items += images + orphan
-        self._tell_user(items)
-
-    def _tell_user(self, items: list[Item]) -> None:
         if items:
             self._turns.append(ChatMessage("user", told(items)))
 
 
-def _answer(turn: _AssistantTurn, call_id: str, items: list[Item]) -> str:
+def _answer(turn: _AssistantTurn, call_id: str, literal: bytes) -> str:
     """Puts a result behind its call; the name of the function that was called."""
-    call = next(call for call in turn.unanswered if call.id == call_id)
-    turn.unanswered.remove(call)
-    texts = [_IMAGE_FOLLOWS if isinstance(item, ImagePart) else item for item in items]
-    turn.results.append(ChatMessage("tool", msgspec.Raw(joined(texts, LINE)), tool_call_id=call_id))
-    return call.function.name
+    turn.results.append(ChatMessage("tool", msgspec.Raw(literal), tool_call_id=call_id))
+    ids = [call.id for call in turn.unanswered]
+    return turn.unanswered.pop(ids.index(call_id)).function.name
 
 
 def _thought(block: Block, path: str) -> list[bytes]:
     restored = reasoning_of(block.signature)
-    literal = quoted(restored) if restored else string_in(block.thinking, f"{path}.thinking")
+    literal = quoted(restored) if restored else string_in(block.thinking, path, "thinking")
     return [] if literal is None else [literal]
 
 
