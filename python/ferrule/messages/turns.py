@@ -51,6 +51,7 @@ class Conversation:
         self._names = names
         self._turns: list[ChatMessage | _AssistantTurn] = []
         self._open_calls: dict[str, list[_AssistantTurn]] = {}
+        self._speaker = "system"
         if leading_system is not None:
             self._turns.append(ChatMessage("system", msgspec.Raw(leading_system)))
 
@@ -64,6 +65,7 @@ class Conversation:
             self._add_user(f"messages.{index}.content.", message.content)
         else:
             self._add_assistant(f"messages.{index}.content.", message.content)
+        self._speaker = message.role
 
     def messages(self) -> list[ChatMessage]:
         flat: list[ChatMessage] = []
@@ -144,7 +146,7 @@ class Conversation:
     def _extend(self, texts: list[bytes], thoughts: list[bytes], calls: list[ToolCall]) -> None:
         """A new assistant turn, or the rest of the one before: two in a row are one message to every template."""
         turn = self._turns[-1] if self._turns else None
-        if not isinstance(turn, _AssistantTurn):
+        if not isinstance(turn, _AssistantTurn) or self._speaker != "assistant" or turn.results:
             turn = _AssistantTurn(None, None, [], [], [])
             self._turns.append(turn)
         if texts:
