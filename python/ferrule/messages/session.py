@@ -15,7 +15,7 @@ from ferrule.messages.json_text import EMPTY, joined, quoted
 from ferrule.messages.schema import Block, Request, is_given
 from ferrule.messages.system import system_text
 
-_HEADER = "x-claude-code-session-id"
+HEADER = "x-claude-code-session-id"
 _MARK = "_session_"
 _KEY_BYTES = 16
 
@@ -30,7 +30,7 @@ class _UserId(msgspec.Struct):
 
 def session_key(headers: Mapping[str, str], request: Request, tenant: str) -> bytes | None:
     """16 bytes, the same on every replica; None: nothing to hold on to, the request may go anywhere. Header names are lowercase."""
-    named = named_session(headers.get(_HEADER), request.metadata)
+    named = named_session(headers.get(HEADER), request.metadata)
     return digest(tenant, "session", named.encode("utf-8", "surrogateescape")) if named else _opening_key(request, tenant)
 
 

@@ -1,0 +1,165 @@
+"""`/v1/chat/completions`: which members of the body go upstream, under which model name. The reply is relayed as it is.
+
+Members are kept as raw bytes in the client's order; only the top level is touched. The allow-list holds OpenAI's members and those
+extras of the engines that concern the one request. What steers the engine or other requests is dropped: `priority`, `cache_salt`,
+`request_id`/`rid`, `session_id`, `kv_transfer_params`, data-parallel ranks, slots, LoRA paths, beam search, custom logit processors,
+`n_predict` (it beats every other limit), and `chat_template`, a program that would run in the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from ferrule.errors import InvalidRequest
+from ferrule.messages.losses import Losses
+from ferrule.messages.policy import Policy
+from ferrule.messages.session import HEADER, digest, session_in
+
+_OPENAI = frozenset(
+    "messages model audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens metadata modalities n "
+    "parallel_tool_calls prediction presence_penalty prompt_cache_key reasoning_effort response_format safety_identifier seed service_tier stop "
+    "store stream stream_options temperature tool_choice tools top_logprobs top_p user verbosity web_search_options".split()
+)
+_EXTRAS = frozenset(
+    "add_generation_prompt add_special_tokens allowed_token_ids bad_words chat_template_kwargs continue_final_message documents ebnf echo grammar "
+    "ignore_eos include_reasoning include_stop_str_in_output json_schema length_penalty min_p min_tokens no_stop_trim reasoning "
+    "reasoning_budget_tokens reasoning_format regex repeat_penalty repetition_penalty return_token_ids return_tokens_as_token_ids "
+    "separate_reasoning skip_special_tokens spaces_between_special_tokens stop_regex stop_token_ids stream_interval stream_reasoning "
+    "structured_outputs thinking thinking_budget_tokens thinking_token_budget timings_per_token top_k truncate_prompt_tokens".split()
+)
+_ALLOWED = _OPENAI | _EXTRAS
+_NULL = b"null"
+_INCLUDE_USAGE = msgspec.Raw(b"true")
+
+
+_T = TypeVar("_T")
+
+
+class ChatRequest(msgspec.Struct, frozen=True):
+    """One request. `members` are those that may go upstream."""
+
+    model: str
+    stream: bool
+    members: dict[str, msgspec.Raw]
+    dropped: tuple[str, ...]
+    wants_usage: bool
+    """Whether the client asked for the usage chunk of a stream; if not, the relay may hide it."""
+    max_tokens: int | None
+    user: str | None
+
+
+class _Message(msgspec.Struct):
+    role: str = ""
+    content: msgspec.Raw = msgspec.Raw(_NULL)
+
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_as_string = msgspec.json.Decoder(str).decode
+_as_integer = msgspec.json.Decoder(int).decode
+_as_boolean = msgspec.json.Decoder(bool).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def decode(body: bytes) -> ChatRequest:
+    """Raises InvalidRequest with the path of what is wrong."""
+    try:
+        given = _members(body)
+        if not body.isascii():
+            body.decode()  # members are copied unread, so broken UTF-8 in them must be found here
+    except RecursionError:
+        raise InvalidRequest("", "The request body is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest("", f"The request body must be a JSON object in UTF-8: {error}") from None
+    losses = Losses()
+    for name in given:
+        if name not in _ALLOWED:
+            losses.drop(name)
+    members = {name: raw for name, raw in given.items() if name in _ALLOWED}
+    model = _string(members, "model")
+    if not model:
+        raise InvalidRequest("model", "must be a non-empty string")
+    messages = bytes(members.get("messages", b""))
+    if not messages.startswith(b"[") or not messages[1:-1].strip():
+        raise InvalidRequest("messages", "must be an array of at least one message")
+    limit = _integer(members, "max_completion_tokens")
+    return ChatRequest(
+        model=model,
+        stream=_is_true(members, "stream"),
+        members=members,
+        dropped=losses.dropped,
+        wants_usage=bytes(_options(members).get("include_usage", b"")) == b"true",
+        max_tokens=limit if limit is not None else _integer(members, "max_tokens"),
+        user=_string(members, "user"),
+    )
+
+
+def rebuild(request: ChatRequest, policy: Policy) -> bytes:
+    """The body for the backend. Raises InvalidRequest for an effort outside the model's tiers."""
+    effort = _string(request.members, "reasoning_effort")
+    if effort is not None and policy.effort is not None and effort not in policy.effort:
+        tiers = ", ".join(policy.effort) or "none"
+        raise InvalidRequest("reasoning_effort", f"effort {effort!r} is not supported by {request.model}; it takes: {tiers}")
+    members = dict(request.members)
+    members["model"] = msgspec.Raw(_encode(policy.upstream))
+    # engines refuse an empty list of tools, and stream_options without a stream
+    if not bytes(members.get("tools", b"[x]"))[1:-1].strip():
+        members.pop("tools")
+        members.pop("tool_choice", None)
+    if request.stream:
+        members["stream_options"] = msgspec.Raw(_encode({**_options(members), "include_usage": _INCLUDE_USAGE}))
+    else:
+        members.pop("stream_options", None)
+    return _encode(members)
+
+
+def session_key(headers: Mapping[str, str], request: ChatRequest, tenant: str) -> bytes | None:
+    """As for the Messages API, with `user` in the place of `metadata.user_id`: one session has one key on both surfaces."""
+    named = (headers.get(HEADER) or "").strip() or (session_in(request.user) if request.user else "")
+    if named:
+        return digest(tenant, "session", named.encode("utf-8", "surrogateescape"))
+    return _opening_key(request, tenant)
+
+
+def _opening_key(request: ChatRequest, tenant: str) -> bytes | None:
+    """Everything up to the first user message: it stays the same while the conversation grows."""
+    try:
+        messages = msgspec.json.decode(request.members["messages"], type=list[_Message])
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    opening: list[bytes] = []
+    for message in messages:
+        if message.role in ("system", "developer", "user"):
+            opening.append(bytes(message.content))
+        if message.role == "user":
+            break
+    return digest(tenant, "opening", *opening) if any(text not in (b"", b'""', b"[]", _NULL) for text in opening) else None
+
+
+def _string(members: Mapping[str, msgspec.Raw], name: str) -> str | None:
+    return _read(members, name, _as_string, "a string")
+
+
+def _integer(members: Mapping[str, msgspec.Raw], name: str) -> int | None:
+    return _read(members, name, _as_integer, "an integer")
+
+
+def _is_true(members: Mapping[str, msgspec.Raw], name: str) -> bool:
+    return bool(_read(members, name, _as_boolean, "a boolean"))
+
+
+def _options(members: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    return _read(members, "stream_options", _members, "an object") or {}
+
+
+def _read(members: Mapping[str, msgspec.Raw], name: str, read: Callable[[msgspec.Raw], _T], expected: str) -> _T | None:
+    """A member that is looked at; absent and null are None."""
+    raw = members.get(name)
+    if raw is None or bytes(raw) == _NULL:
+        return None
+    try:
+        return read(raw)
+    except msgspec.DecodeError:
+        raise InvalidRequest(name, f"must be {expected}") from None
