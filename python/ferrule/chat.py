@@ -18,19 +18,29 @@ from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
 from ferrule.messages.session import HEADER, digest, session_in
 
-_OPENAI = frozenset(
-    "messages model audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens metadata modalities n "
-    "parallel_tool_calls prediction presence_penalty prompt_cache_key reasoning_effort response_format safety_identifier seed service_tier stop "
-    "store stream stream_options temperature tool_choice tools top_logprobs top_p user verbosity web_search_options".split()
+# OpenAI's own
+_PROMPT = frozenset(
+    {"messages", "model", "modalities", "audio", "prediction", "documents", "reasoning_effort", "verbosity", "web_search_options"}
 )
-_EXTRAS = frozenset(
-    "add_generation_prompt add_special_tokens allowed_token_ids bad_words chat_template_kwargs continue_final_message documents ebnf echo grammar "
-    "ignore_eos include_reasoning include_stop_str_in_output json_schema length_penalty min_p min_tokens no_stop_trim reasoning "
-    "reasoning_budget_tokens reasoning_format regex repeat_penalty repetition_penalty return_token_ids return_tokens_as_token_ids "
-    "separate_reasoning skip_special_tokens spaces_between_special_tokens stop_regex stop_token_ids stream_interval stream_reasoning "
-    "structured_outputs thinking thinking_budget_tokens thinking_token_budget timings_per_token top_k truncate_prompt_tokens".split()
+_TOOLS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format"})
+_LIMITS = frozenset({"max_tokens", "max_completion_tokens", "min_tokens", "n", "stop", "stop_token_ids", "stop_regex", "ignore_eos"})
+_SAMPLING = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "logit_bias", "seed", "logprobs", "top_logprobs"})
+_STREAM = frozenset({"stream", "stream_options"})
+_ACCOUNT = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
+# the engines'
+_MORE_SAMPLING = frozenset({"top_k", "min_p", "repetition_penalty", "repeat_penalty", "length_penalty", "bad_words", "allowed_token_ids"})
+_TEMPLATE = frozenset(
+    {"chat_template_kwargs", "add_generation_prompt", "continue_final_message", "add_special_tokens", "truncate_prompt_tokens"}
 )
-_ALLOWED = _OPENAI | _EXTRAS
+_THINKING = frozenset({"thinking", "reasoning", "thinking_token_budget", "thinking_budget_tokens", "reasoning_budget_tokens"})
+_GRAMMAR = frozenset({"structured_outputs", "json_schema", "grammar", "regex", "ebnf"})
+_ANSWER = frozenset(
+    {"include_reasoning", "separate_reasoning", "stream_reasoning", "reasoning_format", "return_token_ids", "stream_interval"}
+)
+_DETOKENIZING = frozenset({"include_stop_str_in_output", "no_stop_trim", "skip_special_tokens", "spaces_between_special_tokens"})
+_ALLOWED: frozenset[str] = frozenset().union(
+    *(_PROMPT, _TOOLS, _LIMITS, _SAMPLING, _STREAM, _ACCOUNT, _MORE_SAMPLING, _TEMPLATE, _THINKING, _GRAMMAR, _ANSWER, _DETOKENIZING)
+)
 _NULL = b"null"
 _INCLUDE_USAGE = msgspec.Raw(b"true")
 
