@@ -12,7 +12,7 @@ def open_store(limits: Limits, counts_file: str | None, worker: int) -> Store:
     """`counts_file`: what the supervisor made with `SharedStore.create`; None when this process is alone."""
     store = limits.store.reveal()
     if store != "memory":
-        # Imported where it is asked for: it costs 40 ms and 10 MB that a proxy without it need not spend
+        # Imported where it is asked for: it takes time and memory that a proxy without it need not spend
         from ferrule.gate.stores.redis import RedisStore
 
         return RedisStore(store)
