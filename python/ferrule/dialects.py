@@ -46,6 +46,8 @@ class Knobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     server_tools: Literal["drop", "warn", "report"] = "report"
     """drop and warn: left out (warn: with a logged warning); report: 400 where nothing else is offered or tool_choice names one,
     and their results in the history become text."""
+    client_tools: Literal["offer", "skip"] = "offer"
+    """Typed tools that the client itself runs (bash, text editor, memory): as functions, or treated like server tools."""
     search_results: Literal["text", "refuse"] = "text"
     mcp_servers: Literal["drop", "refuse"] = "refuse"
     unknown_model_status: Literal[400, 404] = 404
@@ -102,6 +104,7 @@ DIALECTS: Mapping[str, Knobs] = {
             effort="tolerated",
             media="note",
             server_tools="warn",
+            client_tools="skip",
             search_results="refuse",
             count_tokens="absent",
             signature="pooled1.",

@@ -12,7 +12,7 @@ import msgspec
 from ferrule.errors import InvalidRequest
 from ferrule.messages import media
 from ferrule.messages.chat_shape import ImagePart, ImageUrl, TextPart, encode
-from ferrule.messages.json_text import BLANK_LINE, LINE, joined, quoted, string_in
+from ferrule.messages.json_text import BLANK_LINE, EMPTY, LINE, joined, quoted, string_in, wrapped
 from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Block, Source, blocks_in
@@ -21,6 +21,7 @@ Item = bytes | ImagePart
 
 # a `content` inside a `content` inside a … is cut here; real ones are three deep
 _DEPTH_MAX = 8
+_COLON = b": "
 
 SERVER_HISTORY = frozenset(
     {
@@ -100,18 +101,23 @@ def texts_in(content: msgspec.Raw, path: str, depth: int = 0) -> list[bytes]:
 
 
 def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
-    head = ": ".join(part for part in (block.title, block.url) if part)
-    texts = [quoted(head)] if head else []
+    head = _strings(block.title, block.url)
+    texts = [joined(head, _COLON)] if head else []
     texts += text_in(block, path)
-    texts += [quoted(part) for part in (block.stdout, block.stderr) if part]
-    if block.return_code:
-        texts.append(quoted(f"exit status {block.return_code}"))
-    if block.error_code:
-        texts.append(quoted(f"error: {block.error_code}"))
-    texts += [available(reference.tool_name) for reference in block.tool_references or ()]
+    texts += _strings(block.stdout, block.stderr)
+    texts += [wrapped(b"error: ", code, b"") for code in _strings(block.error_code)]
+    if bytes(block.return_code) not in (b"", b"null", b"0"):
+        texts.append(quoted(f"exit status {str(block.return_code, 'utf-8')}"))
+    references = blocks_in(block.tool_references, f"{path}.tool_references")
+    texts += [available(reference.tool_name) for reference in references if isinstance(reference, Block)]
     if isinstance(block.source, Source) and block.source.type == "text":
         texts += texts_in(block.source.data, f"{path}.source.data", depth)
     return texts + texts_in(block.content, f"{path}.content", depth)
+
+
+def _strings(*members: msgspec.Raw) -> list[bytes]:
+    """Those that are non-empty strings; anything else in a hint is as good as absent."""
+    return [literal for literal in map(bytes, members) if literal[:1] == b'"' and literal != EMPTY]
 
 
 # Block by block
@@ -124,9 +130,8 @@ def _image(block: Block, reader: Reader, path: str) -> list[Item]:
 
 def _document(block: Block, reader: Reader, path: str) -> list[Item]:
     source = media.source_of(block, path)
-    head = [quoted(f"Document: {block.title}")] if block.title else []
-    if block.context:
-        head.append(quoted(f"Context: {block.context}"))
+    head = [wrapped(b"Document: ", title, b"") for title in _strings(block.title)]
+    head += [wrapped(b"Context: ", context, b"") for context in _strings(block.context)]
     if source.type == "text":
         literal = string_in(source.data, path, "source.data")
         return _under(head, [] if literal is None else [literal])
@@ -149,7 +154,7 @@ def _under(head: list[bytes], items: list[Item]) -> list[Item]:
 def _search_result(block: Block, reader: Reader, path: str) -> list[Item]:
     if reader.policy.knobs.search_results == "refuse":
         raise InvalidRequest(path, "search_result blocks are not supported; send their text in text blocks")
-    head = [quoted(f"Search result: {block.title}")] if block.title else []
+    head = [wrapped(b"Search result: ", title, b"") for title in _strings(block.title)]
     if isinstance(block.source, str):
         head.append(quoted(f"Source: {block.source}"))
     texts = [*([joined(head, LINE)] if head else []), *texts_in(block.content, f"{path}.content")]

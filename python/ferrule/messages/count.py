@@ -109,7 +109,7 @@ def _block_texts(block: Block, path: str) -> list[bytes]:
 
 
 def _document_texts(block: Block, source: Source, path: str) -> list[bytes]:
-    head = [quoted(part) for part in (block.title, block.context) if part]
+    head = texts_in(block.title, f"{path}.title") + texts_in(block.context, f"{path}.context")
     if source.type == "text":
         return head + texts_in(source.data, f"{path}.source.data")
     return head + (_nested(source.content, f"{path}.source.content") if source.type == "content" else [])

@@ -9,6 +9,7 @@ for speed (see `json_text`); nested content is read by `blocks_in` when somebody
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 import msgspec
 
@@ -16,6 +17,10 @@ from ferrule.errors import InvalidRequest
 from ferrule.messages.json_text import NOTHING
 
 ROLES = frozenset({"user", "assistant", "system"})
+
+
+Count = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+"""What engines can take for a number of tokens."""
 
 
 class Source(msgspec.Struct, gc=False):
@@ -52,17 +57,17 @@ class Block(msgspec.Struct, gc=False):
     thinking: msgspec.Raw = NOTHING
     signature: str | None = None
     source: str | Source | None = None
-    title: str | None = None
-    context: str | None = None
-    url: str | None = None
+    title: msgspec.Raw = NOTHING
+    context: msgspec.Raw = NOTHING
+    url: msgspec.Raw = NOTHING
     tool_name: str | None = None
-    tool_references: list[Block] | None = None
+    tool_references: msgspec.Raw = NOTHING
     tool: Reference | None = None
     server_name: str | None = None
-    error_code: str | None = None
-    stdout: str | None = None
-    stderr: str | None = None
-    return_code: int | None = None
+    error_code: msgspec.Raw = NOTHING
+    stdout: msgspec.Raw = NOTHING
+    stderr: msgspec.Raw = NOTHING
+    return_code: msgspec.Raw = NOTHING
 
 
 class OutputFormat(msgspec.Struct, gc=False):
@@ -105,7 +110,7 @@ class ToolChoice(msgspec.Struct, gc=False):
 
 class Thinking(msgspec.Struct, gc=False):
     type: str = ""
-    budget_tokens: int | None = None
+    budget_tokens: Count | None = None
     display: str | None = None
 
 
@@ -122,13 +127,13 @@ class Request(msgspec.Struct, gc=False):
 
     model: str
     messages: list[Message]
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     system: str | list[Block] | None = None
     stream: bool | None = None
     stop_sequences: list[str] | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Count | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None

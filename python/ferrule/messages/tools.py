@@ -35,6 +35,8 @@ def offer(request: Request, policy: Policy, names: ToolNames, losses: Losses) ->
     for index, tool in enumerate(request.tools or ()):
         if tool.is_custom and not tool.name:
             raise InvalidRequest(f"tools.{index}.name", "must be a non-empty string")
+        if is_given(tool.input_schema) and not bytes(tool.input_schema).startswith(b"{"):
+            raise InvalidRequest(f"tools.{index}.input_schema", "must be an object")
     offered, unavailable = _sorted_out(request, policy, losses)
     functions = [_function(tool, names) for tool in offered]
     choice = request.tool_choice
@@ -116,7 +118,10 @@ def _referenced(block: Block) -> Iterator[str]:
         return
     blocks = blocks_in(block.content, "content")
     for inner in blocks if isinstance(blocks, list) else ():
-        yield from (reference.tool_name for reference in (inner, *(inner.tool_references or ())) if reference.tool_name)
+        if inner.tool_name:
+            yield inner.tool_name
+        found = blocks_in(inner.tool_references, "tool_references")
+        yield from (reference.tool_name for reference in found if isinstance(reference, Block) and reference.tool_name)
 
 
 def _defined(block: Block) -> Tool | None:
@@ -133,7 +138,7 @@ def _sorted_out(request: Request, policy: Policy, losses: Losses) -> tuple[list[
     offered: list[Tool] = []
     unavailable: list[Tool] = []
     for tool in visible(request):
-        if tool.is_custom or tool.type in CLIENT_TOOLS:
+        if tool.is_custom or (tool.type in CLIENT_TOOLS and policy.knobs.client_tools == "offer"):
             offered.append(tool)
         else:
             unavailable.append(tool)
