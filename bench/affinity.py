@@ -1,0 +1,189 @@
+"""What routing by session is worth: a simulation of agent sessions on machines with prefix caches, by the code that chooses.
+
+Nothing is measured on engines: time and machines are a model (affinity_model.py). What is real is `ferrule.routing`: `ours` is the
+proxy's own pool, and the others use its hashing and its rules.
+
+    python bench/affinity.py [--minutes 30] [--out bench/results]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import random
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.affinity_chart import chart
+from bench.affinity_model import Policy, Score, Simulation, World
+
+from ferrule._core import rank
+from ferrule.routing.backend import Backend, BackendSpec
+from ferrule.routing.choose import STRETCH
+from ferrule.routing.health import Verdict
+from ferrule.routing.pool import Attempt, Pool, PoolSettings
+
+UNBOUNDED = 1_000_000
+HOT_SHARE = 0.6
+FANS = 6
+
+Rule = Callable[[Sequence[Backend], Sequence[Backend]], Backend]
+"""(the session's order, all in the order of their addresses) → where its turn goes."""
+
+
+class Results(msgspec.Struct):
+    """`even`: each conversation is a session. `hot`: 60 % of the sessions belong to one user; keyed by session as the proxy does,
+    and by user for comparison. `fans`: a few sessions fan out into all conversations."""
+
+    world: World
+    even: list[Score]
+    hot: list[Score]
+    fans: list[Score]
+
+
+class Ours:
+    """The pool of the proxy."""
+
+    def __init__(self, world: World) -> None:
+        self.pool = Pool("sim", PoolSettings(slots=world.slots, max_inflight=UNBOUNDED))
+        self.pool.update([BackendSpec(f"http://10.0.0.{number}:8000") for number in range(world.machines)], 0.0)
+
+    def start(self, key: bytes, now: float) -> Attempt:
+        choice = self.pool.choose(key, frozenset(), now)
+        assert choice is not None, "a pool without bounds has room"
+        return self.pool.start(choice, key, now)
+
+    def end(self, attempt: Attempt, now: float) -> None:
+        self.pool.end(attempt, Verdict.OK, now)
+
+
+class ByRule:
+    """The same backends and the same order for each session, with another rule in place of the pool's."""
+
+    def __init__(self, world: World, rule: Rule) -> None:
+        self._backends = Ours(world).pool.backends
+        self._ranked = [(b.name, b.weight) for b in self._backends]
+        self._orders: dict[bytes, list[Backend]] = {}
+        self._rule = rule
+
+    def start(self, key: bytes, now: float) -> Attempt:
+        if key not in self._orders:
+            self._orders[key] = [self._backends[i] for i in rank(key, self._ranked)]
+        backend = self._rule(self._orders[key], self._backends)
+        backend.inflight += 1
+        return Attempt(backend, session=None, era=0, is_trial=False, is_retry=False)
+
+    def end(self, attempt: Attempt, now: float) -> None:
+        attempt.backend.inflight -= 1
+
+
+def round_robin() -> Rule:
+    turns = itertools.count()
+    return lambda order, everybody: everybody[next(turns) % len(everybody)]
+
+
+def two_choices(seed: int) -> Rule:
+    rng = random.Random(seed)
+    return lambda order, everybody: min(rng.sample(everybody, 2), key=lambda b: b.inflight)
+
+
+def rendezvous(order: Sequence[Backend], everybody: Sequence[Backend]) -> Backend:
+    return order[0]
+
+
+def textbook_bound(order: Sequence[Backend], everybody: Sequence[Backend]) -> Backend:
+    """Consistent hashing with bounded loads (Mirrokni et al. 2016): no floor, no memory of where a session went."""
+    bound = math.ceil(STRETCH * (sum(b.inflight for b in order) + 1) / len(order))
+    return next(b for b in order if b.inflight < bound)
+
+
+def by_session(number: int) -> bytes:
+    return b"user-%d/session-%d" % (number, number)
+
+
+def by_session_of_hot_user(number: int) -> bytes:
+    return b"user-0/session-%d" % number if _is_hot(number) else by_session(number)
+
+
+def by_hot_user(number: int) -> bytes:
+    return b"user-0" if _is_hot(number) else b"user-%d" % number
+
+
+def by_fan(number: int) -> bytes:
+    return b"session-%d" % (number % FANS)
+
+
+def _is_hot(number: int) -> bool:
+    return number % 10 < HOT_SHARE * 10
+
+
+def simulate(world: World) -> Results:
+    policies: list[tuple[str, Policy]] = [
+        ("round robin", ByRule(world, round_robin())),
+        ("two choices", ByRule(world, two_choices(world.seed))),
+        ("rendezvous", ByRule(world, rendezvous)),
+        ("textbook bound", ByRule(world, textbook_bound)),
+        ("ferrule", Ours(world)),
+    ]
+    even = [Simulation(world, policy, by_session).run(name) for name, policy in policies]
+    hot = [
+        Simulation(world, ByRule(world, rendezvous), by_hot_user).run("rendezvous, by user"),
+        Simulation(world, Ours(world), by_hot_user).run("ferrule, were it by user"),
+        Simulation(world, Ours(world), by_session_of_hot_user).run("ferrule"),
+    ]
+    fans = [
+        Simulation(world, ByRule(world, rendezvous), by_fan).run("rendezvous"),
+        Simulation(world, ByRule(world, textbook_bound), by_fan).run("textbook bound"),
+        Simulation(world, Ours(world), by_fan).run("ferrule"),
+    ]
+    return Results(world, even, hot, fans)
+
+
+def missed(results: Results) -> list[str]:
+    """The bars that these results do not reach."""
+    even = {score.policy: score for score in results.even}
+    ours, robin, hot = even["ferrule"], even["round robin"], results.hot[-1]
+    bars = [
+        (ours.kv_hit_rate >= 0.95, f"KV hit rate {ours.kv_hit_rate:.1%} ≥ 95 %"),
+        (robin.kv_hit_rate <= 0.45, f"round robin's KV hit rate {robin.kv_hit_rate:.1%} ≤ 45 %"),
+        (ours.moved_turns <= 0.05, f"moved turns {ours.moved_turns:.1%} ≤ 5 %"),
+        (hot.ttft_p95_s <= 2.0 * ours.ttft_p95_s, f"p95 with a hot user {hot.ttft_p95_s:.2f} s ≤ 2 × {ours.ttft_p95_s:.2f} s"),
+    ]
+    return [text for is_reached, text in bars if not is_reached]
+
+
+def table(scores: Sequence[Score]) -> str:
+    head = f"{'policy':<26}{'KV hit':>9}{'moved':>9}{'TTFT p50':>11}{'TTFT p95':>11}{'turns':>9}"
+    rows = [
+        f"{s.policy:<26}{s.kv_hit_rate:>9.1%}{s.moved_turns:>9.1%}{s.ttft_p50_s:>9.2f} s{s.ttft_p95_s:>9.2f} s{s.turns:>9}" for s in scores
+    ]
+    return "\n".join([head, *rows])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Simulate routing policies under agent sessions.")
+    parser.add_argument("--minutes", type=float, default=World().minutes, help="simulated, after the warm-up")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="directory for affinity.json and affinity.svg")
+    options = parser.parse_args()
+    world = World(minutes=options.minutes)
+    results = simulate(world)
+    print(f"A simulation: {world.sessions} agent sessions on {world.machines} machines, {world.minutes:g} minutes.\n")
+    print(table(results.even))
+    print(f"\n{HOT_SHARE:.0%} of the sessions belong to one user:\n\n{table(results.hot)}")
+    print(f"\n{FANS} sessions fan out into all conversations:\n\n{table(results.fans)}\n")
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "affinity.json").write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
+    (options.out / "affinity.svg").write_text(chart(results.even))
+    failures = missed(results)
+    print("\n".join(f"missed: {text}" for text in failures) or "All bars are reached.")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
