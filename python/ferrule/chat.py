@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ferrule.errors import InvalidRequest
+from ferrule.errors import Failure, InvalidRequest
 from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
 from ferrule.messages.session import HEADER, digest, session_in
@@ -55,10 +55,38 @@ class ChatRequest(msgspec.Struct, frozen=True):
     stream: bool
     members: dict[str, msgspec.Raw]
     dropped: tuple[str, ...]
+    """Names for the `x-ferrule-dropped` header."""
     wants_usage: bool
-    """Whether the client asked for the usage chunk of a stream; if not, the relay may hide it."""
+    """Whether the client asked for the usage chunk of a stream."""
     max_tokens: int | None
     user: str | None
+
+
+class Rebuilt(msgspec.Struct, frozen=True):
+    """The body for the backend, and what the relay must know."""
+
+    body: bytes
+    stream: bool
+    dropped: tuple[str, ...]
+    hide_usage: bool
+    """The stream's usage chunk was asked for by the gateway alone."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A whole completion under the name the client knows; `usage` in tokens: input without what was cached, cached, output."""
+
+    body: bytes
+    usage: tuple[int, int, int]
+
+
+class _Cached(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Cached | None = None
 
 
 class _Message(msgspec.Struct):
@@ -106,7 +134,7 @@ def decode(body: bytes) -> ChatRequest:
     )
 
 
-def rebuild(request: ChatRequest, policy: Policy) -> bytes:
+def rebuild(request: ChatRequest, policy: Policy) -> Rebuilt:
     """The body for the backend. Raises InvalidRequest for an effort outside the model's tiers."""
     effort = _string(request.members, "reasoning_effort")
     if effort is not None and policy.effort is not None and effort not in policy.effort:
@@ -122,7 +150,19 @@ def rebuild(request: ChatRequest, policy: Policy) -> bytes:
         members["stream_options"] = msgspec.Raw(_encode({**_options(members), "include_usage": _INCLUDE_USAGE}))
     else:
         members.pop("stream_options", None)
-    return _encode(members)
+    return Rebuilt(_encode(members), request.stream, request.dropped, request.stream and not request.wants_usage)
+
+
+def named(body: bytes, model: str) -> Reply:
+    """A backend's whole reply with the client's name for the model. Raises Failure when it is none."""
+    try:
+        members = _members(body)
+        usage = msgspec.json.decode(members.get("usage", msgspec.Raw(_NULL)), type=_Usage | None) or _Usage()
+    except (msgspec.DecodeError, RecursionError):
+        raise Failure(502, "The backend answered with something that is no chat completion.") from None
+    members["model"] = msgspec.Raw(_encode(model))
+    prompt, cached = usage.prompt_tokens or 0, (usage.prompt_tokens_details or _Cached()).cached_tokens or 0
+    return Reply(_encode(members), (max(0, prompt - cached), cached, usage.completion_tokens or 0))
 
 
 def session_key(headers: Mapping[str, str], request: ChatRequest, tenant: str) -> bytes | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
 from ferrule.messages.chat_shape import ChatBody, ChatMessage, FunctionTool, TemplateKwargs, encode
@@ -14,7 +12,7 @@ from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Block, Message, Request, Source, blocks_in
 from ferrule.messages.system import system_text
-from ferrule.messages.to_chat import NO_DOCUMENTS, Told, tell
+from ferrule.messages.to_chat import Told, tell
 from ferrule.messages.tools import visible
 
 # What an image counts for in an estimate: some 1,500 tokens, whatever its size. Engines differ, none counts the base64
@@ -38,15 +36,15 @@ def text_of(request: Request) -> list[str]:
         literals.append(system)
     for index, message in enumerate(request.messages):
         literals += _message_texts(message, f"messages.{index}.content")
-    texts = [unquoted(literal) for literal in literals]
+    texts = [*map(unquoted, literals), *request.documents.values()]
     for tool in visible(request):
         texts += [tool.name or "", tool.description or "", str(tool.input_schema, "utf-8")]
     return [text for text in texts if text]
 
 
-def tokenize_body(request: Request, policy: Policy, documents: Mapping[str, str] = NO_DOCUMENTS) -> bytes:
+def tokenize_body(request: Request, policy: Policy) -> bytes:
     """The body that the engine's own counting route takes, with the prompt exactly as a request would have it."""
-    told = tell(request, Reader(policy, Losses(), documents), request.model)
+    told = tell(request, Reader(policy, Losses(), request.documents), request.model)
     if policy.engine.tokenize_route == "llamacpp":
         return encode(
             ChatBody(

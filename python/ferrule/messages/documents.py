@@ -1,7 +1,7 @@
 """PDF documents → their text. Reading one takes up to seconds, so the caller does it off the loop and under its own time limit.
 
-`pending` says what there is to read, `text_of_pdf` reads one, `resolve` reads all and gives what `translate` takes. A document that
-cannot be read gives no text, and a note takes its place: never an error for what a client only attached.
+`pending` says what there is to read, `read` reads it, `resolve` puts the texts into the request. A document that cannot be read gives
+no text, and a note takes its place: never an error for what a client only attached.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def pending(request: Request, policy: Policy) -> list[Pending]:
     return found
 
 
-def resolve(documents: Iterable[Pending]) -> Mapping[str, str]:
+def read(documents: Iterable[Pending]) -> Mapping[str, str]:
     """Texts by path; one that cannot be read is missing. Blocks for as long as the reading takes."""
     texts: dict[str, str] = {}
     for document in documents:
@@ -73,6 +73,11 @@ def resolve(documents: Iterable[Pending]) -> Mapping[str, str]:
         if text:
             texts[document.path] = text
     return texts
+
+
+def resolve(request: Request, texts: Mapping[str, str]) -> Request:
+    """The request with the texts that `read` gave, or with none where it was given up."""
+    return msgspec.structs.replace(request, documents=texts)
 
 
 def text_of_pdf(pdf: bytes) -> str | None:

@@ -9,6 +9,8 @@ for speed (see `json_text`); nested content is read by `blocks_in` when somebody
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
@@ -122,8 +124,8 @@ class ContextManagement(msgspec.Struct, gc=False):
     edits: list[Edit] | None = None
 
 
-class Request(msgspec.Struct, gc=False):
-    """One request. Hints that steer nothing behind a chat-completions backend are not even named here."""
+class Body(msgspec.Struct, gc=False):
+    """What is read of a body. Hints that steer nothing behind a chat-completions backend are not even named here."""
 
     model: str
     messages: list[Message]
@@ -146,7 +148,13 @@ class Request(msgspec.Struct, gc=False):
     thread: msgspec.Raw = NOTHING
 
 
-_decoder = msgspec.json.Decoder(Request)
+class Request(Body, gc=False):
+    """One request, with what was found out about it since. `documents`: texts of PDFs by the path of their block."""
+
+    documents: Mapping[str, str] = MappingProxyType({})
+
+
+_decoder = msgspec.json.Decoder(Body)
 _blocks_decoder = msgspec.json.Decoder(list[Block])
 _block_decoder = msgspec.json.Decoder(Block)
 
@@ -179,7 +187,7 @@ def blocks_in(content: msgspec.Raw, path: str) -> bytes | list[Block]:
 def decode(body: bytes) -> Request:
     """The body of `/v1/messages` or `/v1/messages/count_tokens`. Raises InvalidRequest with the path of what is wrong."""
     try:
-        request = _decoder.decode(body)
+        request = Request(*msgspec.structs.astuple(_decoder.decode(body)))
         if not body.isascii():
             body.decode()  # opaque parts are copied unread, so broken UTF-8 in them must be found here
     except msgspec.ValidationError as error:

@@ -5,8 +5,6 @@ Pure and idempotent: a retry on another backend calls it again, with that backen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -23,8 +21,6 @@ from ferrule.messages.thinking import Plan, checked_budget, plan
 from ferrule.messages.tool_names import ToolNames
 from ferrule.messages.tools import Offer, offer
 from ferrule.messages.turns import Conversation
-
-NO_DOCUMENTS: Mapping[str, str] = MappingProxyType({})
 
 # Code and prose in JSON run at 3 to 5 bytes a token; fewer would need a prompt of nothing but rare characters
 _BYTES_PER_TOKEN_MIN = 2.5
@@ -62,11 +58,8 @@ class Told(msgspec.Struct, frozen=True):
     names: ToolNames
 
 
-def translate(
-    request: Request, policy: Policy, client_model: str, prompt_tokens: int | None = None, documents: Mapping[str, str] = NO_DOCUMENTS
-) -> Translation:
+def translate(request: Request, policy: Policy, client_model: str, prompt_tokens: int | None = None) -> Translation:
     """`client_model`: the name the client sent, for messages. `prompt_tokens`: the prompt's size if known, to fit max_tokens to the window.
-    `documents`: what `documents.resolve` gave.
 
     Raises InvalidRequest for what the dialect or the model refuses.
     """
@@ -76,7 +69,7 @@ def translate(
     sampling = checked_sampling(request, knobs, losses)
     budget = checked_budget(request, policy)
     _check_server_side(request, policy, losses)
-    told = tell(request, Reader(policy, losses, documents), client_model)
+    told = tell(request, Reader(policy, losses, request.documents), client_model)
     stream = bool(request.stream)
     body = ChatBody(
         model=policy.upstream,
