@@ -64,6 +64,10 @@ def test_an_open_proxy_may_not_listen_further(listen: str) -> None:
             "pools: {a: {discover: {dns: 'h:1', kubernetes: {service: s, port: 1}}}}",
             ["pools.a.discover: expected exactly one of dns and kubernetes"],
         ),
+        (
+            "pools: {a: {discover: {kubernetes: {service: s, port: 0}}}}",
+            ["pools.a.discover.kubernetes.port: expected a whole number >= 1"],
+        ),
         ("pools: {a: {discover: {dns: 'h:0'}}}", ["pools.a.discover.dns: expected HOST:PORT with the backends' port"]),
         (
             "pools: {a: {backends: [http://u:canary@h], api_key: canary}}",
@@ -117,6 +121,15 @@ def test_rules(text: str, expected: list[str]) -> None:
 @pytest.mark.parametrize("store", ["memory", "redis://h", "redis://h:6379/0", "rediss://user:p%40ss@h/3"])
 def test_stores(store: str) -> None:
     assert loads(f"{POOL}limits: {{store: '{store}'}}").limits.store.reveal() == store
+
+
+@pytest.mark.parametrize("port", [8000, "http"])
+def test_a_port_by_number_or_by_name(port: int | str) -> None:
+    config = loads(f"pools: {{a: {{discover: {{kubernetes: {{service: s, port: {port}}}}}}}}}")
+    discover = config.pools["a"].discover
+    assert discover is not None
+    assert discover.kubernetes is not None
+    assert discover.kubernetes.port == port
 
 
 def test_effort_null_absent_and_listed() -> None:

@@ -40,7 +40,8 @@ class Backend(_Section, frozen=True):
 
 class KubernetesService(_Section, frozen=True):
     service: Text
-    port: Annotated[int, Meta(ge=1, le=65535)]
+    port: Annotated[int, Meta(ge=1, le=65535)] | Text
+    """What the pods listen on, or the name of a port of the service."""
     namespace: Text = "default"
 
 

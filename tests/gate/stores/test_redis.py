@@ -121,6 +121,22 @@ async def test_slots_of_a_dead_replica_lapse_and_those_of_a_living_one_are_renew
     await living.close()
 
 
+async def test_leases_are_renewed_under_load_too(redis_server: RedisServer) -> None:
+    store = RedisStore(redis_server.url, lease_s=0.3)
+    tenant = Tenant(name="t", concurrency=1000)
+    held = await store.take(tenant, 1, 0.0)
+    first = redis_server.client.zscore(SLOTS, held.ticket)
+
+    async def client() -> None:
+        while redis_server.client.zscore(SLOTS, held.ticket) == first:
+            decision = await store.take(tenant, 1, 0.0)
+            store.give_back(tenant, decision.ticket, 0, 0.0)
+
+    await asyncio.gather(*(client() for _ in range(100)))
+    assert redis_server.client.zscore(SLOTS, held.ticket) > first
+    await store.close()
+
+
 async def test_a_cancelled_take_gives_its_slot_back(redis_server: RedisServer) -> None:
     store = RedisStore(redis_server.url)
     taking = asyncio.ensure_future(store.take(TENANT, 1, 0.0))

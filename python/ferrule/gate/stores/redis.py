@@ -24,6 +24,8 @@ from ferrule.gate.stores.lua import SCRIPT
 
 ROUND_TRIP_S = 0.1
 """A request waits for at most two round trips: the one under way, and its own."""
+BATCH_COMMANDS = 64
+"""Some 8 ms of work for both sides, so that a deadline passed means the server and not the size of the batch."""
 PROBE_EVERY_S = 1.0
 LEASE_S = 30.0
 """Renewed three times as often."""
@@ -108,18 +110,19 @@ class RedisStore:
                 await asyncio.sleep(self._probe_every_s)
                 await self._probe()
                 continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(renew_at):
-                    await self._has_work.wait()
-            self._has_work.clear()
+            if not self._outbox:
+                self._has_work.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(renew_at):
+                        await self._has_work.wait()
             if loop.time() >= renew_at:
                 renew_at = loop.time() + self._lease_s / 3
                 self._outbox += self._renewals()
             if self._outbox:
-                await self._exchange(self._taken_outbox())
+                await self._exchange(self._next_batch())
 
-    def _taken_outbox(self) -> list[_Command]:
-        batch, self._outbox = self._outbox, []
+    def _next_batch(self) -> list[_Command]:
+        batch, self._outbox = self._outbox[:BATCH_COMMANDS], self._outbox[BATCH_COMMANDS:]
         return batch
 
     def _renewals(self) -> list[_Command]:
@@ -183,7 +186,7 @@ class RedisStore:
     def _lose(self, batch: list[_Command], reason: str) -> None:
         """Nothing is known of the batch: whoever waits is told, and every ticket in it is released once the server is back."""
         self._is_down = True
-        waiting = batch + self._taken_outbox()
+        waiting = batch + self._outbox
         for command in waiting:
             if command.answer is not None and not command.answer.done():
                 command.answer.set_exception(StoreUnavailable(reason))
