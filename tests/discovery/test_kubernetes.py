@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from pytest_aiohttp import AiohttpServer
 
-from ferrule.discovery.kubernetes import MAX_BACKOFF_S, ApiAccess, EndpointSlices, Service, in_cluster
+from ferrule.discovery.kubernetes import MAX_BACKOFF_S, ApiAccess, KubernetesService, Service, in_cluster
 from ferrule.routing.backend import BackendSpec
 
 Step = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -83,7 +83,7 @@ class Api:
         app.router.add_get("/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices", self.handle)
         server = await aiohttp_server(app)
         access = ApiAccess(f"http://127.0.0.1:{server.port}", token_file)
-        watcher = EndpointSlices(Service("prod", "vllm", port), access, sleep=self.sleep, uniform=lambda low, high: high)
+        watcher = KubernetesService(Service("prod", "vllm", port), access, sleep=self.sleep, uniform=lambda low, high: high)
         task = asyncio.create_task(watcher.watch(self.on_change))
         over = asyncio.create_task(self.over.wait())
         await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED, timeout=20)
@@ -247,7 +247,7 @@ async def test_a_missing_token_file_is_a_failure_like_others(tmp_path: Path) -> 
         if len(tried) == 3:
             raise asyncio.CancelledError
 
-    watcher = EndpointSlices(Service("prod", "vllm", 8000), ApiAccess("http://127.0.0.1:1", tmp_path / "none"), sleep=sleep)
+    watcher = KubernetesService(Service("prod", "vllm", 8000), ApiAccess("http://127.0.0.1:1", tmp_path / "none"), sleep=sleep)
     with pytest.raises(asyncio.CancelledError):
         await watcher.watch(lambda specs: pytest.fail("nothing was listed"))
 
@@ -262,7 +262,7 @@ async def test_age_grows_while_the_api_is_gone(aiohttp_server: AiohttpServer) ->
         if len(ages) == 3:
             raise asyncio.CancelledError
 
-    watcher = EndpointSlices(Service("prod", "vllm", 8000), ApiAccess("http://127.0.0.1:1"), clock=lambda: now[0], sleep=sleep)
+    watcher = KubernetesService(Service("prod", "vllm", 8000), ApiAccess("http://127.0.0.1:1"), clock=lambda: now[0], sleep=sleep)
     with pytest.raises(asyncio.CancelledError):
         await watcher.watch(lambda specs: None)
     assert ages == [100.0, 200.0, 300.0]

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from ferrule.routing.health import BreakerState, Health, HealthPolicy, Probed, Verdict, retry_after_s
+from ferrule.routing.health import BreakerState, Health, HealthPolicy, Probed, Verdict
 
 POLICY = HealthPolicy(interval_s=5.0, fall=2, rise=2, trip=3)
 
@@ -106,27 +106,6 @@ def test_j13_retry_after_does_not_bring_a_probe_forward() -> None:
     assert subject.start_probe(0.0)
     subject.end_probe(Probed.BUSY, 0.0, 0.0)
     assert not subject.start_probe(3.9)
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("7", 7.0),
-        (" 120 ", 120.0),
-        ("0", 0.0),
-        ("Sun, 06 Nov 1994 08:49:37 GMT", 7.0),
-        ("Sunday, 06-Nov-94 08:49:37 GMT", 7.0),
-        ("Sun Nov  6 08:49:37 1994", 7.0),
-        ("Sun, 06 Nov 1994 08:49:00 GMT", 0.0),
-        ("soon", None),
-        ("", None),
-        ("-1", None),
-        ("٣", None),
-        ("Sun, 99 Nov 1994 08:49:37 GMT", None),
-    ],
-)
-def test_j13_retry_after_is_seconds_or_an_http_date(value: str, seconds: float | None) -> None:
-    assert retry_after_s(value, wall_now=784111770.0) == seconds
 
 
 def test_l01_a_refused_connection_ejects_at_once() -> None:

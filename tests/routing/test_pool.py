@@ -395,6 +395,19 @@ def test_a_backend_that_comes_back_while_draining_is_probed_afresh() -> None:
     assert leaving.is_usable
 
 
+def test_settings_change_under_way() -> None:
+    pool = make(1, slots=1, max_inflight=1, retries=0)
+    attempt = begin(pool, b"k")
+    assert at(pool, b"other") is None
+    pool.change(PoolSettings(slots=2, max_inflight=2, retries=1, health=HealthPolicy(fall=1)))
+    assert at(pool, b"other") is not None
+    assert pool.may_retry(0)
+    assert pool.backends[0].inflight == 1
+    pool.probed(pool.backends[0], Probed.FAILED, 0.0)
+    assert at(pool, b"other") is None
+    pool.end(attempt, Verdict.OK, 0.0)
+
+
 def test_the_same_address_twice_is_one_backend() -> None:
     pool = Pool("p", PoolSettings())
     pool.update([BackendSpec("http://h:1"), BackendSpec("http://h:1/")], 0.0)

@@ -59,7 +59,7 @@ def in_cluster(environ: Mapping[str, str]) -> ApiAccess:
     return ApiAccess(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", ACCOUNT / "token", ACCOUNT / "ca.crt")
 
 
-class EndpointSlices:
+class KubernetesService:
     """A Watcher of one service."""
 
     stale_after_s = 3 * RELIST_S

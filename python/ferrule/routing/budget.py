@@ -7,15 +7,15 @@ MIN_RETRIES = 3
 
 
 class RetryBudget:
-    """`retries_per_request`: tries after the first one that a request may have."""
+    """`per_request`: tries after the first one that a request may have."""
 
-    def __init__(self, retries_per_request: int) -> None:
-        self._per_request = retries_per_request
+    def __init__(self, per_request: int) -> None:
+        self.per_request = per_request
         self.active = 0
 
     def allows(self, retries_made: int, active_requests: int) -> bool:
         """May a request that was retried `retries_made` times be tried once more?"""
-        return retries_made < self._per_request and self.active < max(MIN_RETRIES, RETRY_SHARE * active_requests)
+        return retries_made < self.per_request and self.active < max(MIN_RETRIES, RETRY_SHARE * active_requests)
 
     def start(self) -> None:
         self.active += 1

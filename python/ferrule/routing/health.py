@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
 import msgspec
@@ -73,7 +71,7 @@ class Health:
 
     def __init__(self, name: str, policy: HealthPolicy) -> None:
         self._name = name
-        self._policy = policy
+        self.policy = policy
         self.is_up: bool | None = None
         """What probes say; None until the first one. A backend that was not probed yet may be tried."""
         self.breaker = BreakerState.CLOSED
@@ -102,7 +100,7 @@ class Health:
         if now < self.next_probe_at:
             return False
         self._probes += 1
-        self.next_probe_at = now + self._policy.interval_s * (1.0 - 0.2 * self._jitter())
+        self.next_probe_at = now + self.policy.interval_s * (1.0 - 0.2 * self._jitter())
         return True
 
     def end_probe(self, probed: Probed, now: float, retry_after_s: float = 0.0) -> None:
@@ -116,13 +114,13 @@ class Health:
             self._rise(now)
         else:
             self._streak = min(self._streak, 0) - 1
-            if self.is_up is None or -self._streak >= self._policy.fall:
+            if self.is_up is None or -self._streak >= self.policy.fall:
                 self.is_up = False
             else:
                 self._probe_soon(now)
 
     def _rise(self, now: float) -> None:
-        risen = self._streak >= self._policy.rise
+        risen = self._streak >= self.policy.rise
         if self.is_up is False and risen:
             # Seen down and up again: whatever was wrong before is the history of another process.
             self._close()
@@ -135,10 +133,10 @@ class Health:
 
     def _probe_soon(self, now: float) -> None:
         # While undecided, so that both ways take less than two intervals.
-        self.next_probe_at = max(self._quiet_until, min(self.next_probe_at, now + self._policy.interval_s / 4))
+        self.next_probe_at = max(self._quiet_until, min(self.next_probe_at, now + self.policy.interval_s / 4))
 
     def _jitter(self) -> float:
-        return zlib.crc32(f"{self._policy.seed}:{self._name}:{self._probes}".encode()) / 0xFFFFFFFF
+        return zlib.crc32(f"{self.policy.seed}:{self._name}:{self._probes}".encode()) / 0xFFFFFFFF
 
     # Passive: the breaker
 
@@ -168,11 +166,11 @@ class Health:
             self._failures += 1
         elif verdict not in _AT_ONCE:
             return False
-        return verdict in _AT_ONCE or self._failures >= self._policy.trip or self.breaker is not BreakerState.CLOSED
+        return verdict in _AT_ONCE or self._failures >= self.policy.trip or self.breaker is not BreakerState.CLOSED
 
     def eject(self, verdict: Verdict, now: float) -> None:
         """Open the breaker, longer each time until something succeeds."""
-        policy = self._policy
+        policy = self.policy
         first_s = policy.connect_open_s if verdict is Verdict.CONNECT_ERROR else policy.error_open_s
         self.reopens_at = now + min(policy.max_open_s, first_s * 2.0 ** min(self._ejections, 16))
         self.breaker = BreakerState.OPEN
@@ -209,20 +207,3 @@ class Health:
         self._ejections = 0
         self._cause = Verdict.OK
         self._has_trial = False
-
-
-def retry_after_s(value: str, wall_now: float) -> float | None:
-    """Seconds to wait by a `retry-after` header: a number of seconds, or an HTTP date (RFC 9110 10.2.3). None: not readable.
-
-    `wall_now`: seconds since 1970.
-    """
-    text = value.strip()
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        date = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=UTC)
-    return max(0.0, date.timestamp() - wall_now)

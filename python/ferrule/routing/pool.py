@@ -70,8 +70,8 @@ class Pool:
     def __init__(self, name: str, settings: PoolSettings) -> None:
         self.name = name
         self.inflight = 0
-        self._policy = msgspec.structs.replace(settings.health, seed=settings.seed)
-        self._limits = Limits(math.ceil(settings.slots / settings.workers), math.ceil(settings.max_inflight / settings.workers))
+        self._policy = _policy(settings)
+        self._limits = _limits(settings)
         self._tie_key = f"keyless:{settings.seed}".encode()
         self._members: list[Backend] = []
         self._leaving: list[Backend] = []
@@ -80,6 +80,14 @@ class Pool:
         self._budget = RetryBudget(settings.retries)
         self._epoch = 0
         self._review_at = -math.inf
+
+    def change(self, settings: PoolSettings) -> None:
+        """Other bounds and rules from now on; members, health and sessions stay."""
+        self._policy = _policy(settings)
+        self._limits = _limits(settings)
+        self._budget.per_request = settings.retries
+        for backend in self.backends:
+            backend.health.policy = self._policy
 
     # Membership
 
@@ -258,6 +266,14 @@ class Pool:
         self._review(now)
         self._sessions.forget_idle(now)
         return PoolStatus(self.name, self.inflight, len(self._sessions), self._budget.active, [_status_of(b) for b in self.backends])
+
+
+def _policy(settings: PoolSettings) -> HealthPolicy:
+    return msgspec.structs.replace(settings.health, seed=settings.seed)
+
+
+def _limits(settings: PoolSettings) -> Limits:
+    return Limits(math.ceil(settings.slots / settings.workers), math.ceil(settings.max_inflight / settings.workers))
 
 
 def _status_of(backend: Backend) -> BackendStatus:
