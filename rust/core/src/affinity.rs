@@ -57,6 +57,19 @@ mod tests {
     }
 
     #[test]
+    fn no_weight_no_sessions() {
+        assert!((0..100u32).all(|key| rank(&key.to_le_bytes(), [("a", 0.0), ("b", 0.1), ("c", -1.0), ("d", f64::NAN)])[0] == 1));
+    }
+
+    /// Replicas of two releases stand side by side during an upgrade: a session must not move because of it.
+    #[test]
+    fn the_order_is_the_same_in_every_release() {
+        let names = ["a", "b", "c", "d", "e"].map(|name| (name, 1.0));
+        assert_eq!(rank(b"session-1", names), [2, 0, 1, 3, 4]);
+        assert_eq!(rank(b"session-2", names), [4, 1, 2, 3, 0]);
+    }
+
+    #[test]
     fn order_does_not_depend_on_the_order_of_the_list() {
         let forward = rank(b"s", [("a", 1.0), ("b", 1.0), ("c", 1.0)]);
         let backward = rank(b"s", [("c", 1.0), ("b", 1.0), ("a", 1.0)]);

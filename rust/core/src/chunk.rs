@@ -4,6 +4,7 @@
 //! Two readers give the same answer: [`scan`] knows the shapes that engines emit token after token and touches every byte once;
 //! [`parse`] (serde) knows all the others, and decides what is an error.
 
+mod error;
 mod parse;
 mod scan;
 

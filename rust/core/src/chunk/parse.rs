@@ -1,4 +1,4 @@
-//! The reader of every shape: any order, whitespace, nulls, errors. What it refuses is refused.
+//! The reader of every shape: any order, whitespace, nulls, objects where text is usual. What it refuses is refused.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,89 +6,30 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Arguments, BackendError, Choice, Chunk, ChunkFault, Delta, ToolDelta};
+use super::error::Failure;
+use super::{Arguments, Choice, Chunk, ChunkFault, Delta, ToolDelta};
 use crate::outcome::Usage;
 
-type Parsed<T> = Result<T, ChunkFault>;
+pub(super) type Parsed<T> = Result<T, ChunkFault>;
 
 pub(super) fn parse(text: &str) -> Parsed<Chunk<'_>> {
-    let mut top = Top::default();
+    let (mut choices, mut usage) = (None, None);
+    let mut failure = Failure::default();
     members("chunk", text, &mut |key, value| match key {
-        "choices" => top.choices = some(value),
-        "usage" => top.usage = some(value),
-        "error" => top.error = some(value),
-        "detail" => top.detail = some(value),
-        "message" => top.message = some(value),
-        "object" => top.is_error = value == "\"error\"",
-        _ => {}
+        "choices" => choices = some(value),
+        "usage" => usage = some(value),
+        _ => failure.member(key, value),
     })?;
-    let choice = top.choices.map(first_choice).transpose()?.flatten().unwrap_or_default();
-    let usage = top.usage.map(usage_of).transpose()?;
-    Ok(choice.into_chunk(usage, top.error_of(text)?))
-}
-
-/// Top-level members that are there and not null.
-#[derive(Default)]
-struct Top<'a> {
-    choices: Option<&'a str>,
-    usage: Option<&'a str>,
-    error: Option<&'a str>,
-    detail: Option<&'a str>,
-    message: Option<&'a str>,
-    is_error: bool,
-}
-
-impl Top<'_> {
-    /// `text` is the whole chunk, which is the error itself in the flat shape.
-    fn error_of(&self, text: &str) -> Parsed<Option<BackendError>> {
-        if let Some(error) = self.error {
-            return match error.as_bytes() {
-                [b'{', ..] => error_object(error).map(Some),
-                b"\"\"" | b"false" => Ok(None),
-                _ => Ok(Some(error_text(error))),
-            };
-        }
-        if self.is_error || (self.choices.is_none() && self.message.is_some_and(|message| message.starts_with('"'))) {
-            return error_object(text).map(Some);
-        }
-        Ok(self.detail.filter(|_| self.choices.is_none()).map(error_text))
-    }
-}
-
-fn error_text(raw: &str) -> BackendError {
-    BackendError { message: decoded(raw).into_owned(), ..BackendError::default() }
-}
-
-fn error_object(raw: &str) -> Parsed<BackendError> {
-    let mut error = BackendError::default();
-    members("error", raw, &mut |key, value| match key {
-        "message" | "detail" if value != "null" => error.message = decoded(value).into_owned(),
-        "type" if value != "null" => error.kind = decoded(value).into_owned(),
-        "code" => error.status = value.trim_matches('"').parse().ok().filter(|status| (400..=599).contains(status)),
-        "n_prompt_tokens" => error.prompt_tokens = value.parse().ok(),
-        "n_ctx" => error.context_window = value.parse().ok(),
-        _ => {}
-    })?;
-    Ok(error)
-}
-
-/// The text of a JSON string; of any other value, the JSON itself. Lone surrogates become U+FFFD.
-fn decoded(raw: &str) -> Cow<'_, str> {
-    let Some(escaped) = unquoted(raw) else { return raw.into() };
-    if !escaped.contains('\\') {
-        return escaped.into();
-    }
-    match serde_json::Deserializer::from_str(raw).deserialize_bytes(Bytes) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned().into(),
-        Err(_) => escaped.into(),
-    }
+    let error = failure.read(text, choices.is_some())?;
+    let choice = choices.map(first_choice).transpose()?.flatten().unwrap_or_default();
+    Ok(choice.into_chunk(usage.map(usage_of).transpose()?, error))
 }
 
 fn first_choice(raw: &str) -> Parsed<Option<Choice<'_>>> {
     let mut first = None;
     for element in elements("choices", raw)? {
-        let (index, choice) = choice_of(element)?;
-        if index && first.is_none() {
+        let (is_first, choice) = choice_of(element)?;
+        if is_first && first.is_none() {
             first = Some(choice);
         }
     }
@@ -200,11 +141,11 @@ fn count(raw: &str) -> Option<u64> {
 }
 
 /// A value that is not null.
-fn some(raw: &str) -> Option<&str> {
+pub(super) fn some(raw: &str) -> Option<&str> {
     (raw != "null").then_some(raw)
 }
 
-fn unquoted(raw: &str) -> Option<&str> {
+pub(super) fn unquoted(raw: &str) -> Option<&str> {
     raw.strip_prefix('"')?.strip_suffix('"')
 }
 
@@ -213,7 +154,7 @@ fn text<'a>(member: &'static str, raw: Option<&'a str>) -> Parsed<&'a str> {
 }
 
 /// Calls back with each member of the object `raw`: its name and its still raw value.
-fn members<'a>(what: &'static str, raw: &'a str, on_member: &mut dyn FnMut(&str, &'a str)) -> Parsed<()> {
+pub(super) fn members<'a>(what: &'static str, raw: &'a str, on_member: &mut dyn FnMut(&str, &'a str)) -> Parsed<()> {
     if !raw.trim_start_matches(JSON_BLANKS).starts_with('{') {
         serde_json::from_str::<serde::de::IgnoredAny>(raw)?;
         return Err(ChunkFault::Shape { member: what, expected: "an object" });
@@ -224,7 +165,7 @@ fn members<'a>(what: &'static str, raw: &'a str, on_member: &mut dyn FnMut(&str,
 }
 
 /// The elements of the array `raw`, still raw.
-fn elements<'a>(what: &'static str, raw: &'a str) -> Parsed<Vec<&'a str>> {
+pub(super) fn elements<'a>(what: &'static str, raw: &'a str) -> Parsed<Vec<&'a str>> {
     if !raw.starts_with('[') {
         return Err(ChunkFault::Shape { member: what, expected: "an array" });
     }
@@ -276,20 +217,5 @@ impl<'de> Visitor<'de> for Key {
 
     fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
         Ok(key.to_owned().into())
-    }
-}
-
-/// serde_json gives lone surrogates to a reader of bytes, not to a reader of text.
-struct Bytes;
-
-impl<'de> Visitor<'de> for Bytes {
-    type Value = Vec<u8>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-        Ok(bytes.to_vec())
     }
 }

@@ -193,17 +193,23 @@ impl<'a> Scanner<'a> {
             return Some(());
         }
         loop {
-            let key = self.string()?;
-            // An escaped name may be one that is known.
-            if key.contains('\\') {
-                return None;
-            }
+            let key = self.name()?;
             self.expect(b':')?;
             on_member(self, key)?;
             if self.expect(b',').is_none() {
                 return self.expect(b'}');
             }
         }
+    }
+
+    /// A name without escapes: an escaped one may be one that is known.
+    fn name(&mut self) -> Option<&'a str> {
+        self.expect(b'"')?;
+        let start = self.at;
+        self.at += plain_length(self.text.as_bytes().get(start..)?);
+        let name = self.text.get(start..self.at);
+        self.expect(b'"')?;
+        name
     }
 
     fn string(&mut self) -> Option<&'a str> {

@@ -1,0 +1,107 @@
+//! An error in place of a chunk (or of a reply), in any of the shapes engines use. What it means to a client is not known here.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserializer, Visitor};
+
+use super::BackendError;
+use super::parse::{Parsed, elements, members, some, unquoted};
+
+/// Top-level members that tell of an error, when they are there and not null.
+#[derive(Default)]
+pub(super) struct Failure<'a> {
+    error: Option<&'a str>,
+    detail: Option<&'a str>,
+    message: Option<&'a str>,
+    is_flat: bool,
+}
+
+impl<'a> Failure<'a> {
+    pub(super) fn member(&mut self, key: &str, value: &'a str) {
+        match key {
+            "error" => self.error = some(value),
+            "detail" => self.detail = some(value),
+            "message" => self.message = some(value),
+            "object" => self.is_flat = value == "\"error\"",
+            _ => {}
+        }
+    }
+
+    /// `text` is the whole object, which is the error itself in the flat shape. Beside choices only a plain `error` counts.
+    pub(super) fn read(&self, text: &str, has_choices: bool) -> Parsed<Option<BackendError>> {
+        let error = match self.error {
+            Some("false" | "\"\"") => return Ok(None),
+            Some(error) => error,
+            None if self.is_flat => text,
+            None if has_choices => return Ok(None),
+            None if self.message.is_some_and(|message| message.starts_with('"')) || self.detail.is_some() => text,
+            None => return Ok(None),
+        };
+        if !error.trim_ascii_start().starts_with('{') {
+            return Ok(Some(BackendError { message: decoded(error).into_owned(), ..BackendError::default() }));
+        }
+        let mut read = BackendError::default();
+        let mut detail = None;
+        members("error", error, &mut |key, value| match key {
+            "message" if value != "null" => read.message = decoded(value).into_owned(),
+            "detail" => detail = some(value),
+            "type" if value != "null" => read.kind = decoded(value).into_owned(),
+            "code" => read.status = value.trim_matches('"').parse().ok().filter(|status| (400..=599).contains(status)),
+            "n_prompt_tokens" => read.prompt_tokens = value.parse().ok(),
+            "n_ctx" => read.context_window = value.parse().ok(),
+            _ => {}
+        })?;
+        if let Some(detail) = detail.filter(|_| read.message.is_empty()) {
+            read.message = detail_text(detail)?;
+        }
+        Ok(Some(read))
+    }
+}
+
+/// FastAPI says what is wrong in a text, or in a list with one `msg` for each place.
+fn detail_text(raw: &str) -> Parsed<String> {
+    if !raw.starts_with('[') {
+        return Ok(decoded(raw).into_owned());
+    }
+    let mut said = Vec::new();
+    for item in elements("detail", raw)? {
+        if item.starts_with('{') {
+            members("detail[]", item, &mut |key, value| {
+                if key == "msg" {
+                    said.push(decoded(value));
+                }
+            })?;
+        } else {
+            said.push(decoded(item));
+        }
+    }
+    Ok(said.join("; "))
+}
+
+/// The text of a JSON string; of any other value, the JSON itself. Lone surrogates become U+FFFD.
+fn decoded(raw: &str) -> Cow<'_, str> {
+    let Some(escaped) = unquoted(raw) else { return raw.into() };
+    if !escaped.contains('\\') {
+        return escaped.into();
+    }
+    match serde_json::Deserializer::from_str(raw).deserialize_bytes(Bytes) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned().into(),
+        Err(_) => escaped.into(),
+    }
+}
+
+/// serde_json gives lone surrogates to a reader of bytes, not to a reader of text.
+struct Bytes;
+
+impl<'de> Visitor<'de> for Bytes {
+    type Value = Vec<u8>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+        Ok(bytes.to_vec())
+    }
+}
