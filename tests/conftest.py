@@ -48,19 +48,22 @@ def new_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
         proxy.stop()
 
 
-@pytest.fixture(scope="module")
-def shared_backend(new_backend: Callable[..., ScriptedBackend]) -> ScriptedBackend:
-    return new_backend()
+@pytest.fixture(scope="session")
+def shared_backend(loop_thread: LoopThread) -> Iterator[ScriptedBackend]:
+    backend = ScriptedBackend(loop_thread)
+    yield backend
+    backend.stop()
 
 
 @pytest.fixture
 def backend(shared_backend: ScriptedBackend) -> ScriptedBackend:
-    """The module's one backend, its script and record cleared."""
+    """The one backend behind `proxy`, its script and record cleared."""
     shared_backend.reset()
     return shared_backend
 
 
-@pytest.fixture(scope="module")
-def proxy(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend) -> Ferrule:
-    """A proxy in dialect `anthropic` with the module's one backend behind it."""
-    return new_proxy(config_for(shared_backend.url))
+@pytest.fixture(scope="session")
+def proxy(tmp_path_factory: pytest.TempPathFactory, shared_backend: ScriptedBackend) -> Iterator[Ferrule]:
+    """The proxy of most tests: dialect `anthropic`, one backend behind it. For tests that leave nothing behind in it."""
+    with Ferrule(config_for(shared_backend.url), tmp_path_factory.mktemp("ferrule")) as running:
+        yield running

@@ -114,3 +114,9 @@ class Client:
             except (TimeoutError, ConnectionResetError):
                 pass
             return received
+
+
+def post(path: str, body: Any) -> bytes:
+    """A whole request as bytes, for tests that hold the socket themselves."""
+    data = json.dumps(body).encode()
+    return f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
