@@ -46,6 +46,10 @@ impl Ledger {
         self.pieces += 1;
     }
 
+    pub fn pieces(&self) -> u64 {
+        self.pieces
+    }
+
     /// Usage is cumulative: the last word counts, nothing is summed.
     pub fn use_up(&mut self, usage: Usage) {
         self.usage = Some(usage);

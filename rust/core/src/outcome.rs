@@ -100,6 +100,13 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    pub const ALL: [Self; 7] =
+        [Self::InvalidRequest, Self::NotFound, Self::RequestTooLarge, Self::RateLimit, Self::Api, Self::Timeout, Self::Overloaded];
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::InvalidRequest => "invalid_request_error",

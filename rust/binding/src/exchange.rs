@@ -1,0 +1,490 @@
+//! A reply on its way from a backend to a client. It outlives the backend connection: a retry or a continuation goes on with it.
+//!
+//! The lock is never held while Python is called: a write to the client may call back into `client_paused`.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ferrule_core::chat::{Passage, PassageOptions};
+use ferrule_core::exchange::{End, Exchange as Http, Rest, Step, Telling};
+use ferrule_core::histogram::Histogram as Buckets;
+use ferrule_core::message::PING;
+use ferrule_core::outcome::{ErrorKind, Fault};
+use ferrule_core::translator::Translator;
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::clock::now_s;
+use crate::histogram::Histogram;
+use crate::options::{Outcome, ReplyOptions};
+
+/// Room for a chunk's size in front of the payload: 8 hex digits and CRLF.
+const CHUNK_HEAD_BYTES: usize = 10;
+/// The shared output buffer is given back past this.
+const KEPT_BUFFER_BYTES: usize = 1 << 20;
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+const COMMENT: &[u8] = b": ping\n\n";
+
+thread_local! {
+    /// What one read became; written out before the next one, so one buffer serves all streams.
+    static OUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What happened on the backend's connection.
+pub enum Arrival<'a> {
+    Bytes(&'a [u8]),
+    Eof,
+    /// Reset, or lost in another way.
+    Lost,
+}
+
+#[pyclass(frozen, module = "ferrule._core")]
+pub struct Exchange {
+    state: Mutex<State>,
+    is_client_paused: AtomicBool,
+}
+
+/// Seconds; `started_s` and later are points of the monotonic clock, 0 before they come.
+struct Times {
+    first_event_s: f64,
+    idle_s: f64,
+    total_s: f64,
+    ping_after_s: f64,
+    began_at: f64,
+    sent_at: f64,
+    first_event_at: f64,
+    progress_at: f64,
+    piece_at: f64,
+    told_at: f64,
+}
+
+struct State {
+    telling: Telling,
+    http: Http,
+    write: Option<Py<PyAny>>,
+    is_chunked: bool,
+    head: Vec<u8>,
+    is_committed: bool,
+    is_closed: bool,
+    end: Option<&'static str>,
+    waiter: Option<Py<PyAny>>,
+    upstream: Option<Py<PyAny>>,
+    budget_tokens: Option<u64>,
+    per_token: Option<Arc<Buckets>>,
+    times: Times,
+}
+
+/// What is to be done outside the lock.
+#[derive(Default)]
+struct Todo {
+    bytes: Option<Py<PyBytes>>,
+    write: Option<Py<PyAny>>,
+    waiter: Option<Py<PyAny>>,
+    abort: Option<Py<PyAny>>,
+}
+
+impl Todo {
+    fn carry_out(self, py: Python<'_>) -> PyResult<()> {
+        if let (Some(bytes), Some(write)) = (self.bytes, self.write) {
+            write.call1(py, (bytes,))?;
+        }
+        if let Some(transport) = self.abort {
+            transport.call_method0(py, intern!(py, "abort"))?;
+        }
+        if let Some(waiter) = self.waiter
+            && !waiter.call_method0(py, intern!(py, "done"))?.is_truthy(py)?
+        {
+            waiter.call_method1(py, intern!(py, "set_result"), (py.None(),))?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Feeds what arrived and frames what the client gets for it. `Some(rest)`: the exchange is over.
+    fn advance(&mut self, py: Python<'_>, arrival: &Arrival<'_>, out: &mut Vec<u8>) -> (Todo, Option<Rest>) {
+        if self.end.is_some() {
+            return (Todo::default(), Some(Rest::Close));
+        }
+        let now = now_s();
+        let step = self.step(arrival, out);
+        self.note(now, step.pieces, out.len() > CHUNK_HEAD_BYTES);
+        let mut end = step.end;
+        if end == Some(End::Broken) && self.telling.has_started() {
+            self.telling.fail(self.broken(), out);
+        }
+        let is_spent = end.is_none() && self.is_budget_spent();
+        if is_spent {
+            self.telling.close_thinking(out);
+        }
+        let is_told = end == Some(End::Complete) || (end == Some(End::Broken) && self.telling.has_started());
+        let bytes = self.framed(py, out, is_told);
+        let mut todo = Todo { bytes, write: self.write_method(py), ..Todo::default() };
+        if is_spent {
+            end = Some(End::Broken);
+        }
+        let Some(end) = end else { return (todo, None) };
+        self.end = Some(if is_spent { "budget" } else { name(end) });
+        todo.waiter = self.waiter.take();
+        self.upstream = None;
+        (todo, Some(if is_spent { Rest::Close } else { self.http.take_rest() }))
+    }
+
+    /// A panic breaks this stream and no other.
+    fn step(&mut self, arrival: &Arrival<'_>, out: &mut Vec<u8>) -> Step {
+        let (http, telling) = (&mut self.http, &mut self.telling);
+        let fed = catch_unwind(AssertUnwindSafe(|| match arrival {
+            Arrival::Bytes(bytes) => http.feed(telling, bytes, out),
+            Arrival::Eof => http.eof(telling, out),
+            Arrival::Lost => http.lost(),
+        }));
+        fed.unwrap_or_else(|_| {
+            out.truncate(CHUNK_HEAD_BYTES);
+            Step { pieces: 0, end: Some(End::Broken) }
+        })
+    }
+
+    fn broken(&self) -> Fault {
+        let message = self.http.fault().unwrap_or("the reply could not be read");
+        Fault { kind: ErrorKind::Api, message: message.to_owned() }
+    }
+
+    fn is_budget_spent(&self) -> bool {
+        self.budget_tokens.is_some_and(|budget| self.telling.reasoning_pieces() >= budget)
+    }
+
+    fn note(&mut self, now: f64, pieces: u64, has_output: bool) {
+        let times = &mut self.times;
+        if pieces > 0 {
+            if times.piece_at > 0.0
+                && let Some(buckets) = &self.per_token
+            {
+                buckets.observe((now - times.piece_at) / pieces as f64, pieces);
+            }
+            times.piece_at = now;
+            times.progress_at = now;
+        }
+        if has_output {
+            times.progress_at = now;
+        }
+        if times.first_event_at == 0.0 && self.telling.has_started() {
+            times.first_event_at = now;
+        }
+    }
+
+    /// The bytes for the client, out of `out` (whose first `CHUNK_HEAD_BYTES` are room for the chunk's head). None: nothing to write.
+    fn framed(&mut self, py: Python<'_>, out: &mut Vec<u8>, is_last: bool) -> Option<Py<PyBytes>> {
+        let length = out.len() - CHUNK_HEAD_BYTES;
+        if self.write.is_none() || self.is_closed || (length == 0 && !is_last) {
+            return None;
+        }
+        self.is_closed = is_last;
+        self.times.told_at = now_s();
+        let mut from = CHUNK_HEAD_BYTES;
+        if self.is_chunked {
+            if length > 0 {
+                from = write_chunk_head(out, length);
+                out.extend_from_slice(b"\r\n");
+            }
+            if is_last {
+                out.extend_from_slice(LAST_CHUNK);
+            }
+        }
+        if self.is_committed {
+            return Some(PyBytes::new(py, &out[from..]).unbind());
+        }
+        self.is_committed = true;
+        let head = std::mem::take(&mut self.head);
+        Some(PyBytes::new(py, &[&head, &out[from..]].concat()).unbind())
+    }
+
+    fn write_method(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.write.as_ref().map(|write| write.clone_ref(py))
+    }
+
+    /// Tells the error and ends; what the client has not begun to get is left to an answer with a status.
+    fn end_with(&mut self, py: Python<'_>, fault: Fault, end: &'static str) -> Todo {
+        let mut out = vec![0; CHUNK_HEAD_BYTES];
+        if self.telling.has_started() {
+            self.telling.fail(fault, &mut out);
+        } else if self.is_committed {
+            self.telling.write_error(&fault, &mut out);
+        }
+        let bytes = if self.is_committed || self.telling.has_started() { self.framed(py, &mut out, true) } else { None };
+        self.end = Some(end);
+        Todo { bytes, write: self.write_method(py), waiter: self.waiter.take(), abort: self.upstream.take() }
+    }
+
+    /// What the time is up for, if for anything.
+    fn overdue(&self, now: f64, is_client_paused: bool) -> Option<&'static str> {
+        let times = &self.times;
+        if now - times.began_at > times.total_s {
+            return Some("The answer took too long.");
+        }
+        if matches!(self.telling, Telling::Whole) || self.upstream.is_none() || is_client_paused {
+            return None;
+        }
+        if times.first_event_at == 0.0 {
+            return (now - times.sent_at > times.first_event_s).then_some("The backend did not answer in time.");
+        }
+        (now - times.progress_at > times.idle_s).then_some("The backend stopped answering.")
+    }
+
+    fn ping(&mut self, py: Python<'_>, now: f64) -> Todo {
+        if self.write.is_none() || now - self.times.told_at < self.times.ping_after_s {
+            return Todo::default();
+        }
+        let mut out = vec![0; CHUNK_HEAD_BYTES];
+        out.extend_from_slice(if matches!(self.telling, Telling::Chat(_)) { COMMENT } else { PING });
+        Todo { bytes: self.framed(py, &mut out, false), write: self.write_method(py), ..Todo::default() }
+    }
+}
+
+impl Exchange {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what arrived on the backend's connection. `Some(rest)`: the exchange is over and the connection is to do this.
+    pub fn take(&self, py: Python<'_>, arrival: &Arrival<'_>) -> PyResult<Option<Rest>> {
+        let mut out = OUT.with(|shared| shared.take());
+        out.clear();
+        out.resize(CHUNK_HEAD_BYTES, 0);
+        let (todo, rest) = self.lock().advance(py, arrival, &mut out);
+        if out.capacity() <= KEPT_BUFFER_BYTES {
+            OUT.with(|shared| shared.replace(out));
+        }
+        todo.carry_out(py)?;
+        Ok(rest)
+    }
+
+    /// A request goes out for it.
+    pub fn begin(&self, py: Python<'_>, upstream: Py<PyAny>, waiter: Py<PyAny>) -> PyResult<()> {
+        let now = now_s();
+        let mut state = self.lock();
+        state.http = Http::default();
+        state.end = None;
+        state.waiter = Some(waiter);
+        state.upstream = Some(upstream.clone_ref(py));
+        state.times.sent_at = now;
+        state.times.progress_at = now;
+        drop(state);
+        if self.is_client_paused.load(Ordering::Relaxed) {
+            upstream.call_method0(py, intern!(py, "pause_reading"))?;
+        }
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl Exchange {
+    #[new]
+    #[pyo3(signature = (*, telling, options=None, model_json="", hide_usage=false, write=None, is_chunked=true, budget_tokens=None,
+        per_token=None, ping_after_s=10.0, first_event_s=600.0, idle_s=120.0, total_s=3600.0))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+    fn new(
+        telling: &str,
+        options: Option<&ReplyOptions>,
+        model_json: &str,
+        hide_usage: bool,
+        write: Option<Py<PyAny>>,
+        is_chunked: bool,
+        budget_tokens: Option<u64>,
+        per_token: Option<&Histogram>,
+        ping_after_s: f64,
+        first_event_s: f64,
+        idle_s: f64,
+        total_s: f64,
+    ) -> PyResult<Self> {
+        let telling = match (telling, options) {
+            ("events", Some(options)) => Telling::Events(Box::new(Translator::new(options.0.clone()))),
+            ("folded", Some(options)) => Telling::Folded(Box::new(Translator::new(options.0.clone())), Box::default()),
+            ("chat", _) => Telling::Chat(Box::new(Passage::new(PassageOptions { model_json: model_json.to_owned(), hide_usage }))),
+            ("whole", _) => Telling::Whole,
+            _ => return Err(PyValueError::new_err("telling: expected events or folded (with options), chat or whole")),
+        };
+        let now = now_s();
+        let times = Times {
+            first_event_s,
+            idle_s,
+            total_s,
+            ping_after_s,
+            began_at: now,
+            sent_at: 0.0,
+            first_event_at: 0.0,
+            progress_at: now,
+            piece_at: 0.0,
+            told_at: now,
+        };
+        let state = State {
+            telling,
+            http: Http::default(),
+            write,
+            is_chunked,
+            head: Vec::new(),
+            is_committed: false,
+            is_closed: false,
+            end: None,
+            waiter: None,
+            upstream: None,
+            budget_tokens,
+            per_token: per_token.map(|histogram| histogram.0.clone()),
+            times,
+        };
+        Ok(Self { state: Mutex::new(state), is_client_paused: AtomicBool::new(false) })
+    }
+
+    /// The head that goes before the first byte; ignored once that was sent.
+    fn set_head(&self, head: &[u8]) {
+        let mut state = self.lock();
+        if !state.is_committed {
+            state.head = head.to_vec();
+        }
+    }
+
+    fn sweep(&self, py: Python<'_>, now: f64) -> PyResult<()> {
+        let mut state = self.lock();
+        if state.is_closed || state.end.is_some_and(|end| end == "timeout") {
+            return Ok(());
+        }
+        let overdue = if state.end.is_none() { state.overdue(now, self.is_client_paused.load(Ordering::Relaxed)) } else { None };
+        let todo = match overdue {
+            Some(message) => state.end_with(py, Fault { kind: ErrorKind::Timeout, message: message.to_owned() }, "timeout"),
+            None => state.ping(py, now),
+        };
+        drop(state);
+        todo.carry_out(py)
+    }
+
+    /// Ends with an error of ours, as far as the client has begun to get an answer. True: it was told.
+    fn fail(&self, py: Python<'_>, kind: &str, message: &str) -> PyResult<bool> {
+        let mut state = self.lock();
+        if state.is_closed {
+            return Ok(true);
+        }
+        let kind = ErrorKind::parse(kind).unwrap_or(ErrorKind::Api);
+        let end = state.end.unwrap_or("failed");
+        let todo = state.end_with(py, Fault { kind, message: message.to_owned() }, end);
+        let is_told = state.is_committed;
+        drop(state);
+        todo.carry_out(py)?;
+        Ok(is_told)
+    }
+
+    /// Cuts the backend, when the client has gone or nobody waits any more.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        let mut state = self.lock();
+        state.end = state.end.or(Some("aborted"));
+        let todo = Todo { abort: state.upstream.take(), ..Todo::default() };
+        state.waiter = None;
+        drop(state);
+        todo.carry_out(py)
+    }
+
+    /// The next bytes come from a second answer that goes on where the thinking budget ended the first.
+    fn go_on(&self) {
+        let mut state = self.lock();
+        state.budget_tokens = None;
+        state.telling.begin_continuation();
+    }
+
+    fn client_paused(&self, py: Python<'_>) -> PyResult<()> {
+        self.is_client_paused.store(true, Ordering::Relaxed);
+        let upstream = self.lock().upstream.as_ref().map(|transport| transport.clone_ref(py));
+        upstream.map_or(Ok(()), |transport| transport.call_method0(py, intern!(py, "pause_reading")).map(drop))
+    }
+
+    fn client_resumed(&self, py: Python<'_>) -> PyResult<()> {
+        self.is_client_paused.store(false, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.times.progress_at = now_s();
+        let upstream = state.upstream.as_ref().map(|transport| transport.clone_ref(py));
+        drop(state);
+        upstream.map_or(Ok(()), |transport| transport.call_method0(py, intern!(py, "resume_reading")).map(drop))
+    }
+
+    #[getter]
+    fn end(&self) -> Option<&'static str> {
+        self.lock().end
+    }
+
+    #[getter]
+    fn is_committed(&self) -> bool {
+        self.lock().is_committed
+    }
+
+    #[getter]
+    fn has_started(&self) -> bool {
+        self.lock().telling.has_started()
+    }
+
+    #[getter]
+    fn status(&self) -> u16 {
+        self.lock().http.status()
+    }
+
+    #[getter]
+    fn retry_after(&self) -> Option<String> {
+        self.lock().http.header("retry-after")
+    }
+
+    #[getter]
+    fn fault(&self) -> String {
+        self.lock().broken().message
+    }
+
+    /// The whole message (told once; read the outcome first), or the body that was collected.
+    fn take_body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let mut state = self.lock();
+        if state.end == Some("complete") {
+            return PyBytes::new(py, &std::mem::replace(&mut state.telling, Telling::Whole).into_message());
+        }
+        PyBytes::new(py, state.http.collected())
+    }
+
+    #[getter]
+    fn outcome(&self) -> Outcome {
+        self.lock().telling.outcome().into()
+    }
+
+    #[getter]
+    fn reasoning_text(&self) -> String {
+        self.lock().telling.reasoning_text()
+    }
+
+    #[getter]
+    fn sent_at(&self) -> f64 {
+        self.lock().times.sent_at
+    }
+
+    #[getter]
+    fn first_event_at(&self) -> f64 {
+        self.lock().times.first_event_at
+    }
+}
+
+fn name(end: End) -> &'static str {
+    match end {
+        End::Complete => "complete",
+        End::Collected => "collected",
+        End::Broken => "broken",
+        End::Untouched => "untouched",
+    }
+}
+
+/// Writes the chunk's size in front of the payload; returns where it begins.
+fn write_chunk_head(out: &mut [u8], length: usize) -> usize {
+    out[CHUNK_HEAD_BYTES - 2] = b'\r';
+    out[CHUNK_HEAD_BYTES - 1] = b'\n';
+    let (mut at, mut left) = (CHUNK_HEAD_BYTES - 2, length);
+    while left > 0 && at > 0 {
+        at -= 1;
+        out[at] = b"0123456789abcdef"[left & 15];
+        left >>= 4;
+    }
+    at
+}

@@ -1,0 +1,35 @@
+//! ferrule._core: what Python sees of ferrule-core. The only crate that knows Python.
+
+#![warn(unsafe_code)]
+
+mod clock;
+mod exchange;
+mod histogram;
+mod options;
+mod relay;
+mod tokenizer;
+mod translator;
+
+use pyo3::prelude::*;
+
+/// The indices of `backends` (name, weight), in the order in which `key` prefers them.
+#[pyfunction]
+fn rank(key: &[u8], backends: Vec<(String, f64)>) -> Vec<usize> {
+    ferrule_core::affinity::rank(key, backends.iter().map(|(name, weight)| (name.as_str(), *weight)))
+}
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(rank, module)?)?;
+    module.add_function(wrap_pyfunction!(translator::fold, module)?)?;
+    module.add_function(wrap_pyfunction!(translator::translate_reply, module)?)?;
+    module.add_function(wrap_pyfunction!(translator::backend_error, module)?)?;
+    module.add_class::<exchange::Exchange>()?;
+    module.add_class::<histogram::Histogram>()?;
+    module.add_class::<options::Outcome>()?;
+    module.add_class::<options::ReplyOptions>()?;
+    module.add_class::<relay::Relay>()?;
+    module.add_class::<tokenizer::Tokenizer>()?;
+    module.add_class::<translator::Translator>()?;
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! The Messages machine without I/O, for tests, tools and whole replies.
+
+use ferrule_core::translator::Translator as Core;
+use ferrule_core::{failure, reply, translator};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::options::{Outcome, ReplyOptions};
+
+#[pyclass(module = "ferrule._core")]
+pub struct Translator(Core);
+
+#[pymethods]
+impl Translator {
+    #[new]
+    fn new(options: &ReplyOptions) -> Self {
+        Self(Core::new(options.0.clone()))
+    }
+
+    fn feed<'py>(&mut self, py: Python<'py>, data: &[u8]) -> Bound<'py, PyBytes> {
+        let mut out = Vec::new();
+        self.0.feed(data, &mut out);
+        PyBytes::new(py, &out)
+    }
+
+    fn finish<'py>(&mut self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let mut out = Vec::new();
+        self.0.finish(&mut out);
+        PyBytes::new(py, &out)
+    }
+
+    #[getter]
+    fn outcome(&self) -> Outcome {
+        self.0.machine().outcome().into()
+    }
+}
+
+#[pyfunction]
+pub fn fold<'py>(py: Python<'py>, options: &ReplyOptions, body: &[u8]) -> (Bound<'py, PyBytes>, Outcome) {
+    let (message, outcome) = translator::fold(options.0.clone(), body);
+    (PyBytes::new(py, &message), outcome.into())
+}
+
+#[pyfunction]
+pub fn translate_reply<'py>(py: Python<'py>, options: &ReplyOptions, body: &[u8]) -> (Bound<'py, PyBytes>, Outcome) {
+    let (message, outcome) = reply::translate(options.0.clone(), body);
+    (PyBytes::new(py, &message), outcome.into())
+}
+
+/// A backend's HTTP error → (status, error type, message, whether the backend is shutting down).
+#[pyfunction]
+pub fn backend_error(status: u16, body: &[u8]) -> (u16, &'static str, String, bool) {
+    let failure = failure::backend_error(status, body);
+    (failure.kind.status(), failure.kind.as_str(), failure.message, failure.is_draining)
+}
