@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
 
@@ -38,7 +39,7 @@ async def gaps_of_stream(client: aiohttp.ClientSession, n: int) -> list[float]:
             moments += [time.monotonic()] * (b"text_delta" in data)
             last = data
     assert b"message_stop" in last
-    return [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
+    return [later - earlier for earlier, later in itertools.pairwise(moments)]
 
 
 async def lateness(proxy: Ferrule) -> list[float]:

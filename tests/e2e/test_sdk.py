@@ -156,9 +156,11 @@ def test_an_error_in_mid_stream(client: anthropic.Anthropic) -> None:
 
 async def test_async_client(simulated: Ferrule) -> None:
     url = f"http://{simulated.listen}"
-    async with anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0, _strict_response_validation=True) as client:
-        async with client.messages.stream(model="m", max_tokens=300, messages=HI) as stream:
-            message = await stream.get_final_message()
+    async with (
+        anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0, _strict_response_validation=True) as client,
+        client.messages.stream(model="m", max_tokens=300, messages=HI) as stream,
+    ):
+        message = await stream.get_final_message()
     assert message.content[-1].type == "text"
 
 
