@@ -373,6 +373,16 @@ def test_an_idle_removed_backend_is_gone_at_once() -> None:
     assert len(pool.backends) == 2
 
 
+def test_a_session_that_went_to_a_removed_backend_leaves_it() -> None:
+    pool = make(3)
+    home = begin(pool, b"k").backend
+    away = begin(pool, b"k", tried=frozenset({home.name}))
+    pool.end(away, Verdict.OK, 0.0)
+    assert at(pool, b"k", 1.0) == (away.backend.name, "spill")
+    pool.update([BackendSpec(b.url) for b in pool.backends if b is not away.backend], 1.0)
+    assert at(pool, b"k", 1.0) == (home.name, "home")
+
+
 def test_who_stays_keeps_name_health_and_sessions() -> None:
     pool = make(3)
     before = {b.name: b for b in pool.backends}

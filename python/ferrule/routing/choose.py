@@ -61,13 +61,11 @@ def keyless(order: Sequence[Backend], tried: Set[str], limits: Limits) -> Choice
 
 def _below_bound(order: Sequence[Backend], place: Backend, tried: Set[str], limits: Limits) -> Backend | None:
     usable = [b for b in order if b.is_usable]
-    candidates = _with_room(usable, tried, limits)
+    candidates = _with_room([place, *(b for b in usable if b is not place)], tried, limits)
     if not candidates:
         return None
     # The mean, in proportion to weights: with equal ones, 1.25 × total / number.
     stretched = STRETCH * sum(b.inflight for b in usable) / sum(b.weight for b in usable)
-    if place in candidates and place.inflight <= max(limits.slots, stretched * place.weight):
-        return place
     for backend in candidates:
         if backend.inflight <= max(limits.slots, stretched * backend.weight):
             return backend

@@ -102,7 +102,8 @@ class Pool:
         known = {b.url: b for b in self._members}
         self._leaving += [b for b in self._members if b.url not in wanted]
         for backend in self._leaving:
-            backend.is_draining = True
+            # Sessions may still be there, so it must refuse even after it has been dropped.
+            backend.is_draining, backend.is_usable = True, False
         taken = {b.name for b in self.backends}
         self._members = []
         for url, spec in wanted.items():
@@ -256,8 +257,6 @@ class Pool:
         """Find anew who is usable; the next time that time alone can change that is noted."""
         for backend in self._members:
             backend.is_usable = backend.health.is_usable(now)
-        for backend in self._leaving:
-            backend.is_usable = False
         self._review_at = min((b.health.reopens_at for b in self._members if b.health.reopens_at > now), default=math.inf)
 
     # What others see
