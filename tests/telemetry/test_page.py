@@ -1,15 +1,14 @@
 """The operator's page in a real Chromium, fed by a scripted /status: what it shows, how fast, to whom and without any fault.
 
-The browser's clock is ours where rates are asserted. The product's own /status has the same shape (tests/telemetry/test_status.py).
+The browser's clock is ours where rates are asserted. The product's own /status is shown in test_page_live.py.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,7 @@ import pytest
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 
 PAGE = Path(__file__).parents[2] / "python/ferrule/telemetry/page.html"
-CHROMIUM = shutil.which("chromium")
 TTFT_EDGES_S = [0.1, 0.2, 0.4, 0.8]
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium")
 
 
 def backend(name: str, **changes: Any) -> dict[str, Any]:
@@ -120,14 +116,6 @@ class Admin:
         return next(known for known in self.status["pools"][0]["backends"] if known["name"] == name)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
 def admin() -> Iterator[Admin]:
     admin = Admin()
@@ -140,17 +128,9 @@ def admin() -> Iterator[Admin]:
 
 
 @pytest.fixture
-def page(browser: Any, admin: Admin) -> Iterator[Any]:
-    """A page that has not been opened yet; whatever it complains of in the console fails the test."""
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.complaints, page.requested = [], []
-    page.on("console", lambda message: page.complaints.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda problem: page.complaints.append(str(problem)))
-    page.on("request", lambda request: page.requested.append(request.url))
-    yield page
-    page.close()
-    assert page.complaints == []
-    assert {url for url in page.requested if not url.startswith("data:")} <= {admin.url, f"{admin.url}status"}
+def page(new_page: Callable[[], Any]) -> Any:
+    """A page that has not been opened yet."""
+    return new_page()
 
 
 def tile(page: Any, name: str) -> Any:
