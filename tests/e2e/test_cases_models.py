@@ -105,7 +105,7 @@ def test_g09_a_backend_below_a_path(new_backend: Callable[..., ScriptedBackend],
     assert not [target for target in targets if not target.startswith("/openai/")]
 
 
-def test_slash_in_a_model_id(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
+def test_assertion_42_slash_in_a_model_id(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
     backend = new_backend(model="org/name")
     proxy = new_proxy(None, args=["--backend", backend.url, "--dialect", "anthropic"])
     for path in ("/v1/models/org/name", "/v1/models/org%2Fname"):
