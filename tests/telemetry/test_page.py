@@ -22,7 +22,7 @@ TTFT_EDGES_S = [0.1, 0.2, 0.4, 0.8]
 
 
 def backend(name: str, **changes: Any) -> dict[str, Any]:
-    base = {"name": name, "address": f"http://10.0.0.{len(name)}:8000", "healthy": True, "state": "healthy", "breaker": "closed"}
+    base = {"name": name, "address": f"http://10.0.0.{len(name)}:8000", "healthy": True, "state": "up", "breaker": "closed"}
     return {**base, "inflight": 16, "slots": 64, "sessions": 40, "weight": 1.0, "draining": False, **changes}
 
 
@@ -41,7 +41,9 @@ STATUS: dict[str, Any] = {
                 backend("alpha"),
                 backend("bravo", inflight=64, sessions=7, weight=2.0),
                 backend("charlie", healthy=False, state="down", breaker="open", inflight=0, sessions=0),
-                backend("delta", draining=True, breaker="half_open", inflight=2),
+                backend("delta", draining=True, state="draining", breaker="half_open", inflight=2),
+                backend("echo", healthy=False, breaker="open", inflight=0),
+                backend("foxtrot", healthy=False, state="unknown", inflight=0),
             ],
         },
         {"name": "cold", "discovery_age_s": 65.0, "queue_depth": 0, "backends": []},
@@ -171,13 +173,15 @@ def test_it_shows_state_pools_and_backends(page: Any, admin: Admin) -> None:
     expect(page).to_have_title("ferrule: ready")
     expect(tile(page, "Streams")).to_have_text("48")
     expect(tile(page, "Queue")).to_have_text("3")
-    expect(page.locator('[data-pool="rocm"] caption')).to_have_text("rocm 2 of 4 healthy · list confirmed 400 ms ago · 3 in the queue")
+    expect(page.locator('[data-pool="rocm"] caption')).to_have_text("rocm 2 of 6 healthy · list confirmed 400 ms ago · 3 in the queue")
     expect(page.locator('[data-pool="cold"]')).to_contain_text("No backend is known.")
     for name, health, breaker, load in (
         ("alpha", "healthy", "closed", "16 of 64"),
         ("bravo", "healthy", "closed", "64 of 64"),
         ("charlie", "down", "open", "0 of 64"),
         ("delta", "draining", "half open", "2 of 64"),
+        ("echo", "ejected", "open", "0 of 64"),
+        ("foxtrot", "not known yet", "closed", "0 of 64"),
     ):
         for text in (health, breaker, load):
             expect(row(page, name)).to_contain_text(text)
@@ -315,3 +319,13 @@ def test_names_are_text_never_markup(page: Any, admin: Admin) -> None:
     page.goto(admin.url)
     playwright.expect(page.locator("tbody th").first).to_contain_text(name)
     assert page.locator("img, tbody script").count() == 0
+
+
+def test_a_proxy_without_a_worker_is_shown_as_such(page: Any, admin: Admin) -> None:
+    nothing = {part: {} for part in ("counters", "routing", "streams_ended", "latency")}
+    page.goto(admin.url)
+    playwright.expect(row(page, "alpha")).to_be_visible()
+    admin.status.update(state="not_ready", reason="no worker is running", workers=[], pools=[], **nothing)
+    playwright.expect(page.locator("#about")).to_contain_text("no worker is running", timeout=2000)
+    playwright.expect(page.locator("[data-backend]")).to_have_count(0)
+    playwright.expect(tile(page, "Streams")).to_have_text("–")
