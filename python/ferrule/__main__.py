@@ -1,0 +1,5 @@
+import sys
+
+from ferrule.cli import main
+
+sys.exit(main())

@@ -1,0 +1,173 @@
+"""Which models are served, under which names, by which pool, and what holds for each.
+
+The configured models first; without any, what the backends themselves list. Answers come from memory: nobody is asked on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from ferrule.config import Config, Model, find_model
+from ferrule.dialects import DIALECTS, override
+from ferrule.engines import PROFILES, Profile
+from ferrule.messages.policy import Policy
+
+UNKNOWN_LABEL = "other"
+MAX_REMEMBERED_NAMES = 10_000
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """One entry of a backend's `/v1/models`. `window`: tokens."""
+
+    id: str
+    window: int | None = None
+    created: int = 0
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What a pool's backends say of themselves. `models`: the union over those that answered."""
+
+    profile: Profile = PROFILES["vllm"]
+    models: tuple[Listed, ...] = ()
+    has_answered: bool = False
+
+
+class Served(msgspec.Struct, frozen=True):
+    """A model as requests for it are handled."""
+
+    id: str
+    pool: str
+    policy: Policy
+    tokenizer: str
+    created: int = 0
+    label: str = UNKNOWN_LABEL
+    """The model's name in metrics."""
+
+
+class Catalog:
+    """Finds models by name. Replaced on reload; told by each pool what its backends offer."""
+
+    def __init__(self, config: Config, offers: Mapping[str, Offer]) -> None:
+        self.config = config
+        self._offers = dict(offers)
+        self._found: dict[str, Served] = {}
+
+    def learn(self, pool: str, offer: Offer) -> None:
+        if self._offers.get(pool) != offer:
+            self._offers[pool] = offer
+            self._found.clear()
+
+    def find(self, name: str) -> Served | None:
+        """The model a client means; None: it is not served."""
+        served = self._found.get(name)
+        if served is None:
+            served = self._configured(name) if self.config.models else self._discovered(name.removesuffix("[1m]"))
+            if served is not None and len(self._found) < MAX_REMEMBERED_NAMES:
+                self._found[name] = served
+        return served
+
+    def all(self) -> list[Served]:
+        """Every model that a list of models names, in a stable order."""
+        names: Iterable[str]
+        if self.config.models:
+            names = [model.id for model in self.config.models]
+        else:
+            names = sorted({listed.id for offer in self._offers.values() for listed in offer.models})
+        return [served for name in names if (served := self.find(name)) is not None]
+
+    def _configured(self, name: str) -> Served | None:
+        model = find_model(self.config.models, name)
+        return None if model is None else self._served(model, self._listed(model.pool, model.upstream), model.id)
+
+    def _discovered(self, name: str) -> Served | None:
+        for pool in self.config.pools:
+            listed = self._listed(pool, name)
+            if listed is not None:
+                return self._served(Model(id=name, pool=pool, upstream=name), listed, name)
+        for pool in self.config.pools:
+            if not self._offer(pool).has_answered:  # nobody said yet what there is: the attempt will tell
+                return self._served(Model(id=name, pool=pool, upstream=name), None, UNKNOWN_LABEL)
+        return None
+
+    def _served(self, model: Model, listed: Listed | None, label: str) -> Served:
+        pool = self.config.pools[model.pool]
+        policy = Policy(
+            knobs=override(DIALECTS[self.config.dialect], model.dialect),
+            engine=self._offer(model.pool).profile if pool.engine == "auto" else PROFILES[pool.engine],
+            upstream=model.upstream,
+            images=model.images,
+            context_window=model.context_window or (listed.window if listed else None),
+            effort=model.effort,
+            budget=model.thinking_budget,
+            media_hosts=frozenset(self.config.media_hosts),
+            system_first=pool.system_first,
+            split_think=pool.split_think,
+            can_continue=model.can_continue,
+        )
+        return Served(model.id, model.pool, policy, model.tokenizer, listed.created if listed else 0, label)
+
+    def _offer(self, pool: str) -> Offer:
+        return self._offers.get(pool, Offer())
+
+    def _listed(self, pool: str, upstream: str) -> Listed | None:
+        return next((listed for listed in self._offer(pool).models if listed.id == upstream), None)
+
+
+# The two shapes of a list of models
+
+
+class _Anthropic(msgspec.Struct):
+    id: str
+    display_name: str
+    created_at: str
+    max_input_tokens: int | None
+    type: str = "model"
+    lifecycle: str = "active"
+
+
+class _OpenAI(msgspec.Struct):
+    id: str
+    created: int
+    max_model_len: int | None
+    object: str = "model"
+    owned_by: str = "ferrule"
+
+
+class _AnthropicList(msgspec.Struct):
+    data: list[_Anthropic]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool = False
+
+
+class _OpenAIList(msgspec.Struct):
+    data: list[_OpenAI]
+    object: str = "list"
+
+
+def model_body(served: Served, *, anthropic: bool) -> bytes:
+    return msgspec.json.encode(_anthropic(served) if anthropic else _openai(served))
+
+
+def list_body(models: list[Served], *, anthropic: bool) -> bytes:
+    """The whole list as one page: no client has to ask again."""
+    if not anthropic:
+        return msgspec.json.encode(_OpenAIList([_openai(served) for served in models]))
+    entries = [_anthropic(served) for served in models]
+    first, last = (entries[0].id, entries[-1].id) if entries else (None, None)
+    return msgspec.json.encode(_AnthropicList(entries, first, last))
+
+
+def _anthropic(served: Served) -> _Anthropic:
+    return _Anthropic(served.id, served.id, _rfc3339(served.created), served.policy.context_window)
+
+
+def _openai(served: Served) -> _OpenAI:
+    return _OpenAI(served.id, served.created, served.policy.context_window)
+
+
+def _rfc3339(unix_s: int) -> str:
+    return datetime.fromtimestamp(max(0, unix_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

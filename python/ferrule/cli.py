@@ -1,0 +1,153 @@
+"""The command line: reads what was typed, hands it on, and turns problems into one clear line and an exit status.
+
+Exit status: 0 done, 1 a problem that is printed with its place, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+import uvloop
+
+from ferrule import __version__
+from ferrule.config import ConfigError, Flags
+from ferrule.dialects import DIALECTS
+from ferrule.errors import Failure
+from ferrule.telemetry.logs import LEVELS, set_up
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["sim"]:  # has options of its own
+        from ferrule import sim
+
+        return sim.main(arguments[1:])
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except ConfigError as problems:
+        print(problems, file=sys.stderr)
+    except Failure as failure:
+        print(f"ferrule: {failure.message}", file=sys.stderr)
+    except OSError as trouble:
+        print(f"ferrule: {trouble}", file=sys.stderr)
+    except KeyboardInterrupt:
+        pass
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ferrule", description="Anthropic's Messages API in front of vLLM, SGLang and llama.cpp.")
+    parser.add_argument("--version", action="version", version=f"ferrule {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="run the proxy")
+    _add_serving_flags(serve)
+    serve.add_argument("--log-level", choices=LEVELS, default="info")
+    serve.set_defaults(run=_serve)
+    demo = commands.add_parser("demo", help="three simulated backends and the proxy, with one streamed message")
+    demo.add_argument("--once", action="store_true", help="stop after the message")
+    demo.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT")
+    demo.add_argument("--admin", default="127.0.0.1:9090", metavar="HOST:PORT")
+    demo.set_defaults(run=_demo)
+    commands.add_parser("sim", help="one simulated vLLM (ferrule sim --help)")
+    check = commands.add_parser("check", help="read the config, ask each backend, say what the proxy will do")
+    _add_serving_flags(check)
+    check.set_defaults(run=_check)
+    keys = commands.add_parser("keys", help="keys of clients").add_subparsers(required=True, metavar="new")
+    new = keys.add_parser("new", help="print a fresh key once, and its entry for the keys file")
+    new.add_argument("name", metavar="NAME")
+    new.set_defaults(run=_new_key)
+    count = commands.add_parser("count", help="count the tokens of a Messages body")
+    count.add_argument("--model", metavar="M", help="count as for this model of the config; without a config: its tokenizer")
+    count.add_argument("--config", metavar="FILE")
+    count.add_argument("file", metavar="FILE", help="the JSON body; - for standard input")
+    count.set_defaults(run=_count)
+    return parser
+
+
+def _add_serving_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="YAML; see ferrule.example.yaml")
+    parser.add_argument("--backend", action="append", default=[], metavar="URL", help="instead of a file; repeatable")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="127.0.0.1:8080 unless the file says otherwise")
+    parser.add_argument("--admin", metavar="HOST:PORT", help="127.0.0.1:9090 unless the file says otherwise")
+    parser.add_argument("--workers", type=int, metavar="N")
+    parser.add_argument("--dialect", choices=tuple(DIALECTS))
+
+
+def _flags(options: argparse.Namespace) -> Flags:
+    return Flags(
+        backends=tuple(options.backend), listen=options.listen, admin=options.admin, workers=options.workers, dialect=options.dialect
+    )
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from ferrule.gate.keys import KeyRing
+    from ferrule.net.app import ParserMissing
+    from ferrule.supervisor import Supervisor, serve_alone
+    from ferrule.worker import Settings
+
+    set_up(options.log_level)
+    settings = Settings(_flags(options), options.config)
+    configuration = settings.read()
+    if configuration.auth.keys_file:
+        KeyRing.load(configuration.auth.keys_file)  # a bad keys file is said once, here, and not by every worker
+    try:
+        if configuration.workers > 1:
+            return uvloop.run(Supervisor(settings, configuration, options.log_level).run())
+        return uvloop.run(serve_alone(settings, configuration))
+    except ParserMissing as missing:
+        print(f"ferrule: {missing}", file=sys.stderr)
+        return 1
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from ferrule import demo
+
+    return demo.run(options.once, options.listen, options.admin)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from ferrule import check
+    from ferrule.worker import Settings
+
+    return uvloop.run(check.run(Settings(_flags(options), options.config).read()))
+
+
+def _new_key(options: argparse.Namespace) -> int:
+    from ferrule.gate.keys import new_key
+
+    try:
+        key, entry = new_key(options.name)
+    except ValueError as wrong:
+        print(f"ferrule keys new: {options.name!r}: {wrong}", file=sys.stderr)
+        return 1
+    print(f"{key}\n\nThe key is shown this once. Its entry for the keys file:\n\nkeys:\n{entry}", end="")
+    return 0
+
+
+def _count(options: argparse.Namespace) -> int:
+    from ferrule import config
+    from ferrule.config import find_model
+    from ferrule.counting import tokenizer
+    from ferrule.messages import decode
+    from ferrule.messages.count import text_of
+
+    body = sys.stdin.buffer.read() if options.file == "-" else _read(options.file)
+    request = decode(body)
+    name = "o200k_base"
+    if options.config:
+        model = find_model(config.load(options.config).models, options.model or request.model)
+        if model is None:
+            print(f"ferrule count: {options.config}: no model {options.model or request.model!r}", file=sys.stderr)
+            return 1
+        name = model.tokenizer
+    print(tokenizer(name).count(text_of(request)))
+    return 0
+
+
+def _read(file: str) -> bytes:
+    with open(file, "rb") as opened:
+        return opened.read()

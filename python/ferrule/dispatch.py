@@ -1,0 +1,171 @@
+"""Getting one request answered by a pool: choose a backend, send, wait for the first event; whatever fails before it, try the next.
+
+Nothing of a failed attempt reaches the client. What the attempts came to is left in the exchange; what cannot be mended is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+import msgspec
+
+from ferrule import _core
+from ferrule._core import Exchange
+from ferrule.errors import Failure
+from ferrule.fleet import Fleet
+from ferrule.net.upstream import ConnectFailed, Upstream
+from ferrule.routing.backend import Backend
+from ferrule.routing.choose import AFFINITY, Choice
+from ferrule.routing.health import Verdict
+from ferrule.routing.pool import Attempt
+from ferrule.telemetry.record import Record
+
+NO_BACKEND_WAIT_S = 10.0
+"""How long a request waits for a pool none of whose backends can be used, at most."""
+RETRY_AFTER_CAP_S = 60
+NO_BACKEND = "No backend can take the request at the moment."
+
+
+class Sending(msgspec.Struct, frozen=True):
+    """What is sent, and on whose behalf. `head` makes the client's head once the backend is known."""
+
+    path: str
+    body: bytes
+    key: bytes | None
+    head: Callable[[str, str], bytes]
+    extra_headers: str = ""
+
+
+class _Judgement(msgspec.Struct, frozen=True):
+    """What an attempt came to: for the backend's health, and for the client (None: the reply is told, or its body is there)."""
+
+    verdict: Verdict
+    failure: Failure | None = None
+    may_retry: bool = False
+    code: str = "200"
+
+
+async def dispatch(fleet: Fleet, exchange: Exchange, sending: Sending, record: Record) -> None:
+    """Raises Failure when no backend could answer. What then is told, and how, depends on `exchange.is_committed`."""
+    tried: set[str] = set()
+    retries = 0
+    while True:
+        choice, attempt = await _turn(fleet, exchange, sending.key, tried, record)
+        record.chosen(choice)
+        exchange.set_head(sending.head(choice.backend.name, AFFINITY[choice.branch]))
+        judgement = _Judgement(Verdict.CLIENT_GONE, code="client_gone")
+        try:
+            judgement = await _attempt(fleet, choice.backend, exchange, sending, record)
+        finally:
+            fleet.pool.end(attempt, judgement.verdict, monotonic())
+            fleet.metrics.backend_requests.inc(fleet.name, choice.backend.name, judgement.code)
+            fleet.queue.wake()
+        if judgement.failure is None:
+            return
+        tried.add(choice.backend.name)
+        if not judgement.may_retry or not fleet.pool.may_retry(retries) or not fleet.pool.has_untried(tried, monotonic()):
+            raise judgement.failure
+        retries += 1
+        fleet.metrics.retries.inc(judgement.verdict.value)
+
+
+async def _turn(fleet: Fleet, exchange: Exchange, key: bytes | None, tried: set[str], record: Record) -> tuple[Choice, Attempt]:
+    """A backend and a place on it; waits in the pool's queue while all are full."""
+
+    def take() -> tuple[Choice, Attempt] | None:
+        now = monotonic()
+        choice = fleet.pool.choose(key, tried, now)
+        return None if choice is None else (choice, fleet.pool.start(choice, key, now))
+
+    began = monotonic()
+    try:
+        if fleet.pool.has_untried(tried, began):
+            return await fleet.queue.wait_turn(take)
+        async with asyncio.timeout(min(NO_BACKEND_WAIT_S, fleet.queue.timeout_s)):
+            return await fleet.queue.wait_turn(take)
+    except TimeoutError:
+        raise Failure(529, NO_BACKEND, headers={"retry-after": "5"}) from None
+    finally:
+        waited = monotonic() - began
+        record.queued_s += waited
+        fleet.metrics.queue_wait.observe(waited)
+
+
+async def _attempt(fleet: Fleet, backend: Backend, exchange: Exchange, sending: Sending, record: Record) -> _Judgement:
+    upstream = fleet.upstream(backend)
+    pieces = (upstream.request_head(sending.path, len(sending.body), sending.extra_headers), sending.body)
+    relay = upstream.take_idle()
+    if relay is not None:
+        await _exchange(relay, exchange, upstream, pieces)
+        if exchange.end != "untouched":
+            return _judge(exchange)
+        # The backend closed a kept connection in the moment it was picked: it has read nothing, so the same again on a fresh one.
+        fleet.metrics.retries.inc("stale_connection")
+    try:
+        began = monotonic()
+        relay = await upstream.connect()
+        record.connected_s += monotonic() - began
+    except ConnectFailed as failed:
+        return _Judgement(Verdict.CONNECT_ERROR, _unreachable(str(failed)), may_retry=True, code="connect_error")
+    await _exchange(relay, exchange, upstream, pieces)
+    return _judge(exchange)
+
+
+async def _exchange(relay: _core.Relay, exchange: Exchange, upstream: Upstream, pieces: Sequence[bytes]) -> None:
+    waiter = asyncio.get_running_loop().create_future()
+    try:
+        relay.start(exchange, waiter, pieces)
+        await waiter
+    except BaseException:
+        exchange.abort()
+        raise
+    finally:
+        upstream.give_back(relay)
+
+
+def _judge(exchange: Exchange) -> _Judgement:
+    end = exchange.end
+    if end in ("complete", "budget", "failed"):
+        return _Judgement(Verdict.OK if exchange.has_started or end == "complete" else Verdict.NEUTRAL)
+    if end == "collected":
+        return _Judgement(Verdict.OK) if exchange.status == 200 else _refused(exchange)
+    if end == "timeout":
+        verdict = Verdict.NEUTRAL if exchange.has_started else Verdict.BROKEN
+        return _Judgement(verdict, None if exchange.has_started else Failure(504, "The backend did not answer in time."), code="timeout")
+    if exchange.has_started:
+        return _Judgement(Verdict.NEUTRAL, code="broken")
+    if end == "untouched":
+        return _Judgement(Verdict.BROKEN, _unreachable("the backend closed the connection without an answer"), may_retry=True, code="reset")
+    outcome = exchange.outcome
+    if outcome.fault_status is None:
+        return _Judgement(Verdict.BROKEN, Failure(502, exchange.fault), may_retry=True, code="broken")
+    failure = Failure(outcome.fault_status, outcome.fault_message or "", kind=outcome.fault_kind)
+    is_theirs = 400 <= failure.status < 500 and failure.status != 429
+    return _Judgement(Verdict.NEUTRAL if is_theirs else Verdict.SERVER_ERROR, failure, may_retry=not is_theirs, code="error_event")
+
+
+def _refused(exchange: Exchange) -> _Judgement:
+    """An answer other than 200. Only engines' own trouble is worth another backend; a 4xx would be one everywhere."""
+    status = exchange.status
+    told_status, kind, message, is_draining = _core.backend_error(status, exchange.take_body())
+    failure = Failure(told_status, message, kind=kind, headers=_retry_after(exchange.retry_after, told_status))
+    if is_draining:
+        return _Judgement(Verdict.DRAINING, failure, may_retry=True, code=str(status))
+    if status == 429:
+        return _Judgement(Verdict.BUSY, failure, may_retry=True, code="429")
+    if status >= 500 and told_status >= 429:
+        return _Judgement(Verdict.SERVER_ERROR, failure, may_retry=True, code=str(status))
+    return _Judgement(Verdict.NEUTRAL, failure, code=str(status))
+
+
+def _retry_after(said: str | None, status: int) -> dict[str, str]:
+    """A backend's own wish up to a minute; where one is due and there is none, a short one."""
+    if said is not None and said.strip().isdecimal():
+        return {"retry-after": str(min(int(said), RETRY_AFTER_CAP_S))}
+    return {"retry-after": "2"} if status in (429, 529) else {}
+
+
+def _unreachable(message: str) -> Failure:
+    return Failure(529, f"{message[0].upper()}{message[1:]}.", headers={"retry-after": "2"})

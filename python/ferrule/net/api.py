@@ -1,0 +1,40 @@
+"""Which surface a path belongs to. Every route also stands under /api; a query string changes nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import unquote
+
+UNKNOWN = "unknown"
+
+_ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "/": ("root", ("GET", "HEAD")),
+    "/v1/messages": ("messages", ("POST",)),
+    "/v1/messages/count_tokens": ("count_tokens", ("POST",)),
+    "/v1/chat/completions": ("chat", ("POST",)),
+    "/v1/models": ("models", ("GET", "HEAD")),
+}
+_MODEL_PREFIX = "/v1/models/"
+
+
+class Route(NamedTuple):
+    """`methods`: those the route has. `argument`: what follows the route's own path, decoded."""
+
+    name: str
+    methods: tuple[str, ...] = ()
+    argument: str = ""
+
+
+def route_of(raw_path: str) -> Route:
+    """The route of a path as it stands in the request line, query and all."""
+    path = raw_path.partition("?")[0]
+    if path.startswith("/api/") or path == "/api":
+        path = path[4:] or "/"
+    if len(path) > 1:
+        path = path.rstrip("/")
+    found = _ROUTES.get(path)
+    if found is not None:
+        return Route(*found)
+    if path.startswith(_MODEL_PREFIX):  # names with a slash come raw or encoded
+        return Route("model", ("GET", "HEAD"), unquote(path[len(_MODEL_PREFIX) :]))
+    return Route(UNKNOWN)

@@ -1,0 +1,115 @@
+"""A client's connection: aiohttp's HTTP parser and request loop, with deadlines and flow control of our own.
+
+aiohttp cuts a half-sent header only after its keep-alive time and a stalled body never; one sweep a second does it here.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
+
+from ferrule.errors import Failure, envelope
+from ferrule.net.answer import Answer
+
+
+class Deadlines(msgspec.Struct, frozen=True):
+    """How long a client may take, in seconds."""
+
+    header_s: float = 15
+    body_s: float = 30
+    idle_s: float = 90
+    write_s: float = 60
+
+
+class Writer(Protocol):
+    """Whoever writes to the client's transport from outside Python: it must know when to hold."""
+
+    def client_paused(self) -> None: ...
+    def client_resumed(self) -> None: ...
+
+
+class Connection(RequestHandler):
+    """One client connection. `writer` is the exchange being told to it, if any."""
+
+    __slots__ = ("body_since", "head_since", "idle_since", "stalled_bytes", "stalled_since", "writer")
+
+    def __init__(self, manager: web.Server, **settings: Any) -> None:
+        super().__init__(manager, **settings)
+        self.writer: Writer | None = None
+        self.head_since: float | None = None
+        self.body_since: float | None = None
+        self.idle_since = monotonic()
+        self.stalled_since: float | None = None
+        self.stalled_bytes = 0
+
+    # What the transport tells
+
+    def data_received(self, data: bytes) -> None:
+        if self._current_request is None:
+            if self.head_since is None:
+                self.head_since = monotonic()
+        elif self.body_since is not None:
+            self.body_since = monotonic()
+        super().data_received(data)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.writer is not None:
+            self.writer.client_paused()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.writer is not None:
+            self.writer.client_resumed()
+
+    # What the request handler tells
+
+    def request_begins(self) -> None:
+        self.head_since = None
+
+    def request_ends(self) -> None:
+        self.writer = None
+        self.body_since = None
+        self.idle_since = monotonic()
+
+    # The sweep
+
+    def sweep(self, now: float, deadlines: Deadlines) -> None:
+        """Cuts a client that keeps us waiting; called once a second."""
+        transport = self.transport
+        if transport is None:
+            return
+        if self._reads_nothing(now, deadlines.write_s):
+            transport.abort()
+        elif self._current_request is None:
+            if self.head_since is not None:
+                if now - self.head_since > deadlines.header_s:
+                    transport.abort()
+            elif now - self.idle_since > deadlines.idle_s:
+                transport.close()
+        elif self.body_since is not None and now - self.body_since > deadlines.body_s:
+            self.body_since = None
+            self._current_request._cancel(TimeoutError("the body stalled"))
+
+    def _reads_nothing(self, now: float, limit_s: float) -> bool:
+        waiting = self.transport.get_write_buffer_size() if self.transport is not None else 0
+        if waiting == 0 or waiting < self.stalled_bytes or self.stalled_since is None:
+            self.stalled_since = now if waiting else None
+        self.stalled_bytes = waiting
+        return self.stalled_since is not None and now - self.stalled_since > limit_s
+
+    # What the HTTP parser refuses
+
+    def handle_error(
+        self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        self.request_begins()
+        text = "The request is not valid HTTP." if status < 500 else "Internal error."
+        answer = Answer(status, envelope(Failure(status, text), ""))
+        answer.close_after = True
+        return answer

@@ -1,0 +1,89 @@
+"""Connections to one backend: opened, kept for a moment, used again.
+
+uvicorn and its peers close idle connections after 5 s, so nothing is kept longer than 3 s; what was closed in the very moment it
+was picked is the caller's to retry, on a fresh connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from time import monotonic
+from urllib.parse import urlsplit
+
+from ferrule._core import Relay
+
+KEEP_IDLE_S = 3.0
+
+
+class ConnectFailed(Exception):
+    """The backend could not be reached. The text names the kind of trouble, never the address."""
+
+
+class Upstream:
+    """The way to one backend. `url` may have a path, below which every route is; `authorization` is the pool's own key."""
+
+    def __init__(self, url: str, authorization: str | None, connect_s: float) -> None:
+        parts = urlsplit(url)
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.base_path = parts.path.rstrip("/")
+        self.tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self.connect_s = connect_s
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        lines = [f"host: {host}:{self.port}" if parts.port else f"host: {host}", "content-type: application/json", "accept-encoding: identity"]
+        if authorization is not None:
+            lines.append(f"authorization: {authorization}")
+        self._headers = "\r\n".join(lines)
+        self._origin = f"{parts.scheme}://{host}:{self.port}"
+        self.control_headers = {"content-type": "application/json", **({"authorization": authorization} if authorization else {})}
+        """For questions off the hot path: probes, lists of models, counts."""
+        self._idle: deque[Relay] = deque()
+
+    def request_head(self, path: str, length: int, extra: str = "") -> bytes:
+        """The head of a POST with a body of `length` bytes; `extra` holds whole header lines, each with its line end."""
+        return f"POST {self.base_path}{path} HTTP/1.1\r\n{self._headers}\r\n{extra}content-length: {length}\r\n\r\n".encode("latin-1")
+
+    def url(self, path: str) -> str:
+        return f"{self._origin}{self.base_path}{path}"
+
+    def take_idle(self) -> Relay | None:
+        """A connection that was kept and is still fresh."""
+        while self._idle:
+            relay = self._idle.pop()
+            if relay.is_reusable and monotonic() - relay.idle_since < KEEP_IDLE_S:
+                return relay
+            relay.close()
+        return None
+
+    async def connect(self) -> Relay:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.connect_s):
+                _, relay = await loop.create_connection(
+                    Relay, self.host, self.port, ssl=self.tls, server_hostname=self.host if self.tls else None
+                )
+        except TimeoutError as late:
+            raise ConnectFailed("the backend did not accept a connection in time") from late
+        except ssl.SSLError as wrong:
+            raise ConnectFailed("the backend's TLS is not valid") from wrong
+        except OSError as refused:
+            raise ConnectFailed("the backend could not be reached") from refused
+        return relay
+
+    def give_back(self, relay: Relay) -> None:
+        """Keeps a connection for the next request, if it can have one."""
+        if relay.is_open:
+            self._idle.append(relay)
+        else:
+            relay.close()
+
+    def sweep(self, now: float) -> None:
+        """Closes what was idle for too long; called once a second."""
+        while self._idle and (now - self._idle[0].idle_since > KEEP_IDLE_S or not self._idle[0].is_reusable):
+            self._idle.popleft().close()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()

@@ -1,0 +1,141 @@
+"""What `/status` shows: the workers' views as one. Backends are the same for all workers, so their counts are added up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ferrule.telemetry.metrics import Family
+
+if TYPE_CHECKING:
+    from ferrule.fleet import Fleet
+
+
+class WorkerView(msgspec.Struct):
+    pid: int
+    streams_active: int
+
+
+class BackendView(msgspec.Struct):
+    """`address` has no credentials."""
+
+    name: str
+    address: str
+    healthy: bool
+    state: str
+    breaker: str
+    inflight: int
+    slots: int
+    sessions: int
+    weight: float
+    draining: bool
+
+
+class PoolView(msgspec.Struct):
+    name: str
+    discovery_age_s: float
+    queue_depth: int
+    backends: list[BackendView]
+
+
+class Latency(msgspec.Struct):
+    """Counts per bucket, not cumulative; the last one is beyond the last edge."""
+
+    edges_s: tuple[float, ...]
+    counts: list[int]
+
+
+class Status(msgspec.Struct):
+    version: str
+    uptime_s: float
+    state: str
+    reason: str | None
+    workers: list[WorkerView]
+    pools: list[PoolView]
+    counters: dict[str, float]
+    routing: dict[str, float]
+    streams_ended: dict[str, float]
+    latency: dict[str, Latency]
+
+
+def pool_view(fleet: Fleet, now: float) -> PoolView:
+    slots = fleet.settings.slots
+    backends = [
+        BackendView(
+            name=backend.name,
+            address=backend.url,
+            healthy=backend.healthy,
+            state="draining" if backend.draining else backend.probe,
+            breaker=backend.breaker,
+            inflight=backend.inflight,
+            slots=slots,
+            sessions=backend.sessions,
+            weight=backend.weight,
+            draining=backend.draining,
+        )
+        for backend in fleet.pool.status(now).backends
+    ]
+    return PoolView(fleet.name, round(fleet.watcher.age_s(), 3), fleet.queue.depth, backends)
+
+
+def joined(workers: Sequence[list[PoolView]]) -> list[PoolView]:
+    """The pools of several workers: a backend is healthy when all of them think so."""
+    pools: dict[str, PoolView] = {}
+    for view in (view for worker in workers for view in worker):
+        known = pools.get(view.name)
+        if known is None:
+            pools[view.name] = msgspec.structs.replace(view, backends=list(view.backends))
+            continue
+        known.queue_depth += view.queue_depth
+        known.discovery_age_s = max(known.discovery_age_s, view.discovery_age_s)
+        known.backends = _joined_backends(known.backends, view.backends)
+    return list(pools.values())
+
+
+def _joined_backends(a: list[BackendView], b: list[BackendView]) -> list[BackendView]:
+    together = {backend.name: backend for backend in a}
+    for backend in b:
+        known = together.get(backend.name)
+        if known is None:
+            together[backend.name] = backend
+            continue
+        worse = known if not known.healthy else backend
+        together[backend.name] = msgspec.structs.replace(
+            worse, inflight=known.inflight + backend.inflight, sessions=known.sessions + backend.sessions
+        )
+    return list(together.values())
+
+
+def totals(families: Sequence[Family]) -> tuple[dict[str, float], dict[str, float], dict[str, float], dict[str, Latency]]:
+    """(counters, routing by branch, stream ends by reason, latencies) out of the metrics, summed over the labels nobody asks for here."""
+    named = {family.name: family for family in families}
+
+    def total(name: str, **wanted: str) -> float:
+        family = named[name]
+        places = {family.labels.index(label): value for label, value in wanted.items()}
+        return sum(s.value for s in family.samples if all(s.labels[place] == value for place, value in places.items()))
+
+    requests = named["ferrule_requests"]
+    code = requests.labels.index("code")
+    counters = {
+        "requests_total": total("ferrule_requests"),
+        "requests_failed": sum(s.value for s in requests.samples if s.labels[code].startswith("5")),
+        "tokens_input": total("ferrule_tokens", type="input"),
+        "tokens_output": total("ferrule_tokens", type="output"),
+        "tokens_cache_read": total("ferrule_tokens", type="cache_read"),
+        "streams_active": total("ferrule_streams_active"),
+        "limited": total("ferrule_limited"),
+        "retries": total("ferrule_backend_retries"),
+    }
+    routing = {branch: total("ferrule_routing_decisions", branch=branch) for branch in ("home", "spill", "failover", "keyless")}
+    reasons = ("complete", "client_gone", "backend_error", "timeout", "drain")
+    ended = {reason: total("ferrule_stream_end", reason=reason) for reason in reasons}
+    latency = {"ttft": _latency(named["ferrule_time_to_first_token_seconds"]), "per_token": _latency(named["ferrule_time_per_output_token_seconds"])}
+    return counters, routing, ended, latency
+
+
+def _latency(family: Family) -> Latency:
+    columns = [sample.counts for sample in family.samples if sample.counts]
+    return Latency(family.edges, [sum(column) for column in zip(*columns, strict=True)] or [0] * (len(family.edges) + 1))
