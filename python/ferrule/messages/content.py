@@ -101,11 +101,11 @@ def texts_in(content: msgspec.Raw, path: str, depth: int = 0) -> list[bytes]:
 
 
 def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
-    head = _strings(block.title, block.url)
+    head = strings(block.title, block.url)
     texts = [joined(head, _COLON)] if head else []
     texts += text_in(block, path)
-    texts += _strings(block.stdout, block.stderr)
-    texts += [wrapped(b"error: ", code, b"") for code in _strings(block.error_code)]
+    texts += strings(block.stdout, block.stderr)
+    texts += [wrapped(b"error: ", code, b"") for code in strings(block.error_code)]
     if bytes(block.return_code) not in (b"", b"null", b"0"):
         texts.append(quoted(f"exit status {str(block.return_code, 'utf-8')}"))
     references = blocks_in(block.tool_references, f"{path}.tool_references")
@@ -115,7 +115,7 @@ def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
     return texts + texts_in(block.content, f"{path}.content", depth)
 
 
-def _strings(*members: msgspec.Raw) -> list[bytes]:
+def strings(*members: msgspec.Raw) -> list[bytes]:
     """Those that are non-empty strings; anything else in a hint is as good as absent."""
     return [literal for literal in map(bytes, members) if literal[:1] == b'"' and literal != EMPTY]
 
@@ -130,8 +130,8 @@ def _image(block: Block, reader: Reader, path: str) -> list[Item]:
 
 def _document(block: Block, reader: Reader, path: str) -> list[Item]:
     source = media.source_of(block, path)
-    head = [wrapped(b"Document: ", title, b"") for title in _strings(block.title)]
-    head += [wrapped(b"Context: ", context, b"") for context in _strings(block.context)]
+    head = [wrapped(b"Document: ", title, b"") for title in strings(block.title)]
+    head += [wrapped(b"Context: ", context, b"") for context in strings(block.context)]
     if source.type == "text":
         literal = string_in(source.data, path, "source.data")
         return _under(head, [] if literal is None else [literal])
@@ -154,7 +154,7 @@ def _under(head: list[bytes], items: list[Item]) -> list[Item]:
 def _search_result(block: Block, reader: Reader, path: str) -> list[Item]:
     if reader.policy.knobs.search_results == "refuse":
         raise InvalidRequest(path, "search_result blocks are not supported; send their text in text blocks")
-    head = [wrapped(b"Search result: ", title, b"") for title in _strings(block.title)]
+    head = [wrapped(b"Search result: ", title, b"") for title in strings(block.title)]
     if isinstance(block.source, str):
         head.append(quoted(f"Source: {block.source}"))
     texts = [*([joined(head, LINE)] if head else []), *texts_in(block.content, f"{path}.content")]

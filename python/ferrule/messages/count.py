@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ferrule.messages.chat_shape import ChatBody, ChatMessage, FunctionTool, TemplateKwargs, encode
-from ferrule.messages.content import Reader, texts_in
+from ferrule.messages.content import Reader, strings, texts_in
 from ferrule.messages.handed_out import reasoning_of
 from ferrule.messages.json_text import quoted, string_in, unquoted
 from ferrule.messages.losses import Losses
@@ -107,7 +107,7 @@ def _block_texts(block: Block, path: str) -> list[bytes]:
 
 
 def _document_texts(block: Block, source: Source, path: str) -> list[bytes]:
-    head = texts_in(block.title, f"{path}.title") + texts_in(block.context, f"{path}.context")
+    head = strings(block.title, block.context)
     if source.type == "text":
         return head + texts_in(source.data, f"{path}.source.data")
     return head + (_nested(source.content, f"{path}.source.content") if source.type == "content" else [])

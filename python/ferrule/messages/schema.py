@@ -222,4 +222,4 @@ def _explained(error: str, below: str = "") -> InvalidRequest:
     if expected := _EXPECTED.search(what):
         wanted = " or ".join(_JSON_NAMES.get(name, name) for name in expected[1].split(" | "))
         return InvalidRequest(path or "body", f"must be {wanted}, not {_JSON_NAMES.get(expected[2], expected[2])}")
-    return InvalidRequest(path, what)
+    return InvalidRequest(path or "body", what)
