@@ -71,7 +71,8 @@ def load(address: str) -> Iterator[None]:
             if over.is_set():
                 return
             try:
-                ask(client, turn)
+                answer = ask(client, turn)
+                assert answer is None or answer.status != 500, answer.text
             except OSError:
                 time.sleep(0.05)  # refused for the moment; the point is what the metrics say of it
             except BaseException as problem:

@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -57,7 +57,7 @@ def proxy_config(backends: list[str]) -> dict[str, Any]:
         "slots": 2,
         "max_inflight": 4,
         "queue": {"size": 2, "timeout_s": 0.5},
-        "health": {"interval_s": 0.5, "fall": 1},
+        "health": {"interval_s": 0.5, "timeout_s": 0.5, "fall": 1},
         "timeouts": {"idle_s": 5},
     }
     return {
@@ -118,9 +118,17 @@ class Prometheus:
         self.process.wait(20)
 
 
+class World(NamedTuple):
+    """What the tests look at: the values of every expression at the end of the load, and Prometheus and the proxy after it."""
+
+    values: dict[str, list[float]]
+    prometheus: Prometheus
+    proxy: Ferrule
+
+
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus, Ferrule]]:
-    """Two engines that are well and one that is dead, the proxy, Prometheus; the load has run, and the numbers stand."""
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Two engines that are well and one that is dead; everything is measured while the load still runs."""
     folder = tmp_path_factory.mktemp("world")
     (folder / "keys.yaml").write_text(yaml.safe_dump(keys()))
     with sims("--tokens-per-second 150", "--tokens-per-second 100 --ttft-ms 60") as engines:
@@ -131,10 +139,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus
                 prometheus.wait_until_ready()
                 with load(proxy.listen):
                     time.sleep(LOAD_S)
+                    values = {expression: prometheus.values(expression) for expression in expressions()}
                 time.sleep(SETTLE_S)
-                yield prometheus, proxy
+                yield World(values, prometheus, proxy)
             finally:
                 prometheus.stop()
+
+
+def expressions() -> list[str]:
+    """As they are asked here: variables filled in, thresholds left out."""
+    asked = [filled_in(target["expr"]) for panel in panels() for target in panel["targets"]]
+    return asked + [without_thresholds(rule["expr"]) for rule in rules_of(ALERTS)] + [rule["record"] for rule in rules_of(RECORDINGS)]
 
 
 def filled_in(expression: str) -> str:
@@ -151,23 +166,23 @@ def without_thresholds(expression: str) -> str:
 
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: panel["title"])
-def test_every_panel_has_data(world: tuple[Prometheus, Ferrule], panel: dict[str, Any]) -> None:
-    empty = [target["expr"] for target in panel["targets"] if not world[0].values(filled_in(target["expr"]))]
+def test_every_panel_has_data(world: World, panel: dict[str, Any]) -> None:
+    empty = [target["expr"] for target in panel["targets"] if not world.values[filled_in(target["expr"])]]
     assert empty == []
 
 
 @pytest.mark.parametrize("rule", rules_of(ALERTS), ids=lambda rule: rule["alert"])
-def test_every_alert_measures_something(world: tuple[Prometheus, Ferrule], rule: dict[str, Any]) -> None:
-    assert world[0].values(without_thresholds(rule["expr"]))
+def test_every_alert_measures_something(world: World, rule: dict[str, Any]) -> None:
+    assert world.values[without_thresholds(rule["expr"])]
 
 
 @pytest.mark.parametrize("rule", rules_of(RECORDINGS), ids=lambda rule: rule["record"])
-def test_every_recording_is_recorded(world: tuple[Prometheus, Ferrule], rule: dict[str, Any]) -> None:
-    assert max(world[0].values(rule["record"])) > 0
+def test_every_recording_is_recorded(world: World, rule: dict[str, Any]) -> None:
+    assert max(world.values[rule["record"]]) > 0
 
 
-def test_prometheus_evaluates_the_rules_without_a_complaint(world: tuple[Prometheus, Ferrule]) -> None:
-    groups = world[0].get("rules")["groups"]
+def test_prometheus_evaluates_the_rules_without_a_complaint(world: World) -> None:
+    groups = world.prometheus.get("rules")["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert len(rules) == len(rules_of(ALERTS)) + len(rules_of(RECORDINGS))
     assert [rule for rule in rules if rule["health"] != "ok"] == []
@@ -175,16 +190,16 @@ def test_prometheus_evaluates_the_rules_without_a_complaint(world: tuple[Prometh
     assert "FerruleBackendDown" in pending
 
 
-def test_promtool_finds_nothing_wrong_with_the_metrics(world: tuple[Prometheus, Ferrule]) -> None:
+def test_promtool_finds_nothing_wrong_with_the_metrics(world: World) -> None:
     done = subprocess.run(
-        ["promtool", "check", "metrics"], input=world[1].admin_get("/metrics").content, capture_output=True, timeout=30, check=False
+        ["promtool", "check", "metrics"], input=world.proxy.admin_get("/metrics").content, capture_output=True, timeout=30, check=False
     )
     assert (done.returncode, done.stderr.decode()) == (0, "")
 
 
-def test_what_prometheus_counted_is_what_the_clients_saw(world: tuple[Prometheus, Ferrule]) -> None:
+def test_what_prometheus_counted_is_what_the_clients_saw(world: World) -> None:
     """Summed over the workers: gauges are back at zero, and streams that began have ended."""
-    prometheus, _ = world
+    prometheus = world.prometheus
     assert prometheus.values("sum(ferrule_streams_active)") == [0.0]
     assert prometheus.values("sum(ferrule_backend_inflight)") == [0.0]
     assert prometheus.values("sum(ferrule_queue_depth)") == [0.0]
@@ -192,11 +207,11 @@ def test_what_prometheus_counted_is_what_the_clients_saw(world: tuple[Prometheus
     assert reasons >= {"complete", "client_gone", "backend_error"}
 
 
-def test_the_dashboards_variables_find_their_values(world: tuple[Prometheus, Ferrule]) -> None:
+def test_the_dashboards_variables_find_their_values(world: World) -> None:
     wanted = {"namespace": {"inference"}, "model": {"m"}, "pool": {"rocm"}}
     variables = json.loads((K8S / "grafana/ferrule.json").read_text())["templating"]["list"][1:]
     for variable in variables:
         found = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"])
         assert found is not None
-        values = world[0].get(f"label/{found[2]}/values", **{"match[]": filled_in(found[1])})
+        values = world.prometheus.get(f"label/{found[2]}/values", **{"match[]": filled_in(found[1])})
         assert set(values) >= wanted[variable["name"]]
