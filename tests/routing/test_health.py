@@ -155,6 +155,14 @@ def test_j11_fifty_failures_at_once_are_one_ejection() -> None:
     assert subject.succeed(subject.era)
 
 
+def test_a_success_from_before_the_ejection_does_not_readmit() -> None:
+    subject = health()
+    era = subject.era
+    fail(subject, Verdict.CONNECT_ERROR, 0.0)
+    assert not subject.succeed(era)
+    assert not subject.is_usable(0.5)
+
+
 def test_half_open_lets_a_single_trial_through() -> None:
     subject = health()
     fail(subject, Verdict.CONNECT_ERROR, 0.0)

@@ -239,8 +239,6 @@ class Pool:
         self._review(now)
 
     def _may_eject(self, backend: Backend) -> bool:
-        if backend.is_draining:
-            return False
         others = sum(b is not backend for b in self._ejected())
         return others + 1 <= len(self._members) // 2
 
