@@ -1,12 +1,73 @@
 //! Which call a tool delta belongs to, whatever its index, id and name say or fail to say.
 
+use std::borrow::Cow;
+
+use crate::arguments::ArgumentScan;
 use crate::chunk::{Arguments, ToolDelta};
 use crate::options::Options;
-use crate::text::{decode, escape, skip_blank};
-use crate::tool::{Call, is_safe_id, tool_id};
+use crate::text::{Seam, decode, escape, skip_blank};
+use crate::tool_id::{is_safe_id, tool_id};
 
 /// More calls in one message are a backend gone wild.
 pub const CALL_LIMIT: usize = 1024;
+
+/// One call of the message that is being told.
+#[derive(Debug, Default)]
+pub struct Call {
+    /// The backend's index, where it gave one.
+    pub index: Option<u32>,
+    /// The backend's id, escaped; empty when it gave none.
+    pub id: String,
+    /// The name so far, escaped.
+    pub name: String,
+    pub arguments: ArgumentScan,
+    /// What is to be told once the call has the floor and a name; escaped.
+    pub waiting: String,
+    /// The block was opened.
+    pub is_started: bool,
+    /// The block was closed; what still comes has nowhere to go.
+    pub is_closed: bool,
+    seam: Seam,
+}
+
+impl Call {
+    pub fn new(index: Option<u32>) -> Self {
+        Self { index, ..Self::default() }
+    }
+
+    /// A name comes whole, in pieces, again and again, or growing.
+    pub fn add_name(&mut self, piece: &str) {
+        if piece == self.name {
+            return;
+        }
+        if piece.starts_with(self.name.as_str()) {
+            self.name.clear();
+        }
+        self.name.push_str(piece);
+    }
+
+    /// The piece with halves of surrogate pairs joined over the borders of pieces.
+    pub fn join<'a>(&mut self, piece: &'a str) -> Cow<'a, str> {
+        self.seam.push(piece)
+    }
+
+    /// No more pieces: what remains to be told, and whether the arguments are complete.
+    pub fn end(&mut self) -> (String, bool) {
+        let half = self.seam.end().map_or("", |half| self.arguments.feed(half));
+        let rest = [half, &self.arguments.end()].concat();
+        (rest, self.arguments.is_settled())
+    }
+
+    /// The name as the backend meant it. Harmony models leak channel markup behind it: `<|channel|>commentary`.
+    pub fn shown_name(&self) -> Cow<'_, str> {
+        let cut = self.name.find("<|").unwrap_or(self.name.len());
+        decode(&self.name[..cut])
+    }
+
+    pub fn has_name(&self) -> bool {
+        !self.name.is_empty() && !self.name.starts_with("<|")
+    }
+}
 
 /// All calls of one message, in the order in which they came.
 #[derive(Debug, Default)]
@@ -141,6 +202,22 @@ mod tests {
             ("by index", vec![delta(Some(7), "a", "F", ""), delta(Some(2), "b", "G", ""), delta(Some(7), "", "", "{}")], vec![0, 1, 0]),
         ] {
             assert_eq!(places(&deltas), lands, "{what}");
+        }
+    }
+
+    #[test]
+    fn names_come_in_every_way() {
+        for (pieces, name) in [
+            (&["read_file", "read_file", "read_file"][..], "read_file"),
+            (&["read_", "file"], "read_file"),
+            (&["read", "read_file"], "read_file"),
+            (&["", "F"], "F"),
+        ] {
+            let mut call = Call::default();
+            for piece in pieces {
+                call.add_name(piece);
+            }
+            assert_eq!(call.name, name, "{pieces:?}");
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! It holds the reply and no more: at most a few times the bytes that the backend sent, which the caller limits.
 
+use crate::arguments::input_object;
 use crate::sink::{Event, Sink, put_stop, put_usage};
-use crate::tool::input_object;
 
 #[derive(Debug, Default)]
 pub struct Fold {

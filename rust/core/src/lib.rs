@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod affinity;
+mod arguments;
 mod blocks;
 mod calls;
 pub mod chat;
@@ -23,7 +24,8 @@ pub mod reply;
 pub mod sink;
 mod split;
 pub mod sse;
+mod teller;
 pub mod text;
 pub mod tokens;
-pub mod tool;
+mod tool_id;
 pub mod translator;

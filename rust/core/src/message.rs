@@ -4,34 +4,23 @@
 //! an `error` event in place of the end; nothing after it. A failure before the first event is only recorded, so that another backend
 //! may be tried.
 //!
-//! Rules of order:
-//! - Inside a chunk: reasoning, content, tool calls, finish reason.
-//! - A call has the floor until its JSON is complete. Whatever else comes meanwhile waits (at most [`WAITING_LIMIT_BYTES`]) and is told
-//!   after it, in order, so that interleaved calls come out one after the other and no byte is lost.
-//! - White space that could be nothing but the gap before a call waits too, and is dropped if a call or the end follows.
-//! - The end is told at `[DONE]` or the end of the body, because usage comes after the finish reason.
+//! Inside a chunk the order is reasoning, content, tool calls, finish reason; over chunks it is the `teller`'s. The end is told at `[DONE]`
+//! or the end of the body, because usage comes after the finish reason.
 
-use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::sync::Arc;
 
-use crate::blocks::{Blocks, Open};
-use crate::calls::Calls;
-use crate::chunk::{Arguments, Chunk, ToolDelta};
+use crate::chunk::{Chunk, ToolDelta};
 use crate::failure::stream_failure;
-use crate::ledger::{Called, Ledger, clean_stop};
+use crate::ledger::{Ledger, clean_stop};
 use crate::options::Reasoning;
 use crate::outcome::Finish;
 use crate::split::ThinkSplit;
-use crate::text::{Seam, decode, escape, is_blank};
+use crate::teller::{TellFault, Teller};
+use crate::text::{Seam, decode, escape};
 
 pub use crate::options::Options;
 pub use crate::outcome::{ErrorKind, Fault, Outcome, StopReason};
 pub use crate::sink::{Event, PING, Sink, SseSink};
-
-/// What one message may make us hold back behind incomplete calls, and the reasoning that goes into signatures; past it the reply is a fault.
-pub const WAITING_LIMIT_BYTES: usize = 16 << 20;
-/// White space past this is told as text.
-const BLANK_LIMIT_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -40,28 +29,13 @@ enum Stage {
     Over,
 }
 
-/// Told once the call that has the floor is complete; text is escaped.
-#[derive(Debug)]
-enum Later {
-    Reasoning(String),
-    Text(String),
-    Call(usize),
-}
-
 #[derive(Debug)]
 pub struct Machine {
-    options: Options,
+    options: Arc<Options>,
     stage: Stage,
     has_started: bool,
-    blocks: Blocks,
+    teller: Teller,
     ledger: Ledger,
-    calls: Calls,
-    floor: Option<usize>,
-    called: Called,
-    later: VecDeque<Later>,
-    waiting_bytes: usize,
-    /// White space held back.
-    blank: String,
     split: Option<ThinkSplit>,
     content_seam: Seam,
     reasoning_seam: Seam,
@@ -74,17 +48,12 @@ pub struct Machine {
 
 impl Machine {
     pub fn new(options: Options) -> Self {
+        let options = Arc::new(options);
         Self {
             stage: Stage::Waiting,
             has_started: false,
-            blocks: Blocks::new(&options.signature_prefix, options.display_omitted),
+            teller: Teller::new(Arc::clone(&options)),
             ledger: Ledger::default(),
-            calls: Calls::default(),
-            floor: None,
-            called: Called::Nothing,
-            later: VecDeque::new(),
-            waiting_bytes: 0,
-            blank: String::new(),
             split: options.split_think.then(ThinkSplit::default),
             content_seam: Seam::default(),
             reasoning_seam: Seam::default(),
@@ -162,7 +131,7 @@ impl Machine {
         }
         if self.stage == Stage::Telling {
             if self.options.close_block_on_error {
-                self.blocks.close(sink);
+                self.teller.break_off(sink);
             }
             sink.event(Event::Error { kind, message });
         }
@@ -199,7 +168,7 @@ impl Machine {
 
     /// All reasoning so far, decoded.
     pub fn reasoning_text(&self) -> String {
-        decode(self.blocks.thought()).into_owned()
+        decode(self.teller.thought()).into_owned()
     }
 
     /// The budget is used up: closes the thinking block; further reasoning is dropped.
@@ -208,9 +177,7 @@ impl Machine {
             return;
         }
         self.end_reasoning(sink);
-        if self.blocks.open() == Open::Thinking {
-            self.blocks.close(sink);
-        }
+        self.teller.close_thinking(sink);
         self.is_thinking_over = true;
         self.split = None;
     }
@@ -255,173 +222,41 @@ impl Machine {
         self.end_split(sink);
         self.end_reasoning(sink);
         self.end_content(sink);
-        if self.options.discard_output {
-            return;
-        }
-        let Some(at) = self.calls.place(delta) else {
-            return self.fail(ErrorKind::Api, "the backend sent too many tool calls", sink);
-        };
-        let call = self.calls.get(at);
-        if call.is_closed || at > 0 && self.options.single_tool_call {
-            return;
-        }
-        let piece = match delta.arguments {
-            Arguments::None => Cow::Borrowed(""),
-            Arguments::Text(text) => call.join(text),
-            Arguments::Object(json) => Cow::Owned(escape(json)),
-        };
-        let told = call.arguments.feed(&piece);
-        if self.takes_floor(at, sink) {
-            self.input(at, told, sink);
-            self.tell_later(sink);
-        } else {
-            self.calls.get(at).waiting.push_str(told);
-            self.wait(told.len(), sink);
+        if !self.options.discard_output && self.stage != Stage::Over {
+            let told = self.teller.call(delta, sink);
+            self.check(told, sink);
         }
     }
 
-    // What is told, now or later
+    // What they really are
 
     fn reasoning(&mut self, text: &str, sink: &mut impl Sink) {
         if text.is_empty() || self.is_thinking_over || self.stage == Stage::Over {
             return;
         }
         self.reasoning_deltas += 1;
-        if self.blocks.thought().len() + text.len() > WAITING_LIMIT_BYTES {
-            return self.fail(ErrorKind::Api, "the backend sent too much reasoning", sink);
+        let told = match self.options.reasoning {
+            Reasoning::Thinking if !self.options.discard_output => self.teller.thinking(text, sink),
+            Reasoning::Thinking | Reasoning::Text | Reasoning::Drop => self.teller.remember(text),
+        };
+        self.check(told, sink);
+        if self.options.reasoning == Reasoning::Text {
+            self.text(text, sink);
         }
-        match self.options.reasoning {
-            _ if self.options.discard_output => self.blocks.remember(text),
-            Reasoning::Drop => self.blocks.remember(text),
-            Reasoning::Text => {
-                self.blocks.remember(text);
-                self.text(text, sink);
-            }
-            Reasoning::Thinking if self.has_to_wait() => {
-                match self.later.back_mut() {
-                    Some(Later::Reasoning(last)) => last.push_str(text),
-                    _ => self.later.push_back(Later::Reasoning(text.to_owned())),
-                }
-                self.wait(text.len(), sink);
-            }
-            Reasoning::Thinking => self.thinking(text, sink),
-        }
-    }
-
-    fn thinking(&mut self, text: &str, sink: &mut impl Sink) {
-        self.end_call(sink);
-        self.blocks.thinking(text, sink);
     }
 
     fn text(&mut self, text: &str, sink: &mut impl Sink) {
         if text.is_empty() || self.options.discard_output || self.stage == Stage::Over {
             return;
         }
-        if self.blocks.open() == Open::Text {
-            return self.blocks.text(text, sink);
-        }
-        if self.has_to_wait() {
-            match self.later.back_mut() {
-                Some(Later::Text(last)) => last.push_str(text),
-                _ => self.later.push_back(Later::Text(text.to_owned())),
-            }
-            return self.wait(text.len(), sink);
-        }
-        self.new_text(text, sink);
+        let told = self.teller.text(text, sink);
+        self.check(told, sink);
     }
 
-    fn new_text(&mut self, text: &str, sink: &mut impl Sink) {
-        if is_blank(text) && self.blank.len() + text.len() <= BLANK_LIMIT_BYTES {
-            return self.blank.push_str(text);
+    fn check(&mut self, told: Result<(), TellFault>, sink: &mut impl Sink) {
+        if let Err(fault) = told {
+            self.fail(ErrorKind::Api, &fault.to_string(), sink);
         }
-        self.end_call(sink);
-        if self.blank.is_empty() {
-            return self.blocks.text(text, sink);
-        }
-        let mut whole = std::mem::take(&mut self.blank);
-        whole.push_str(text);
-        self.blocks.text(&whole, sink);
-    }
-
-    /// Tells a piece of the call that has the floor, once it has a name; with the first piece what waited before it.
-    fn input(&mut self, at: usize, piece: &str, sink: &mut impl Sink) {
-        let call = self.calls.get(at);
-        if !call.is_started {
-            call.waiting.push_str(piece);
-            // A name may still grow until the arguments begin.
-            if call.has_name() && call.arguments.has_begun() {
-                self.open_call(at, sink);
-            } else {
-                self.wait(piece.len(), sink);
-            }
-            return;
-        }
-        self.blocks.input(piece, sink);
-    }
-
-    fn open_call(&mut self, at: usize, sink: &mut impl Sink) {
-        let (id, name) = self.calls.introduce(at, &self.options);
-        self.blocks.tool(&id, &name, sink);
-        let waiting = std::mem::take(&mut self.calls.get(at).waiting);
-        self.blocks.input(&waiting, sink);
-    }
-
-    // Who has the floor
-
-    /// True while a call is incomplete: everything but its own pieces has to wait.
-    fn has_to_wait(&self) -> bool {
-        !self.later.is_empty() || self.floor.is_some_and(|at| !self.calls.is_complete(at))
-    }
-
-    /// Gives call `at` the floor if it is free; else the call gets in line.
-    fn takes_floor(&mut self, at: usize, sink: &mut impl Sink) -> bool {
-        if self.floor == Some(at) {
-            return true;
-        }
-        // `{}` may be a placeholder, so only a settled call makes way for another one.
-        let is_free = self.later.is_empty() && self.floor.is_none_or(|floor| self.calls.get(floor).arguments.is_settled());
-        if is_free {
-            self.give_floor(at, sink);
-        } else if !self.later.iter().any(|later| matches!(later, Later::Call(waiting) if *waiting == at)) {
-            self.later.push_back(Later::Call(at));
-        }
-        is_free
-    }
-
-    fn give_floor(&mut self, at: usize, sink: &mut impl Sink) {
-        self.end_call(sink);
-        self.blocks.close(sink);
-        self.blank.clear();
-        self.floor = Some(at);
-    }
-
-    fn wait(&mut self, bytes: usize, sink: &mut impl Sink) {
-        self.waiting_bytes += bytes;
-        if self.waiting_bytes > WAITING_LIMIT_BYTES {
-            self.fail(ErrorKind::Api, "the backend interleaves more output than can be held back", sink);
-        }
-    }
-
-    /// Tells what waited, as far as complete calls make way.
-    fn tell_later(&mut self, sink: &mut impl Sink) {
-        while self.floor.is_none_or(|at| self.calls.get(at).arguments.is_settled()) && self.tell_next(sink) {}
-    }
-
-    fn tell_next(&mut self, sink: &mut impl Sink) -> bool {
-        if self.stage == Stage::Over {
-            return false;
-        }
-        match self.later.pop_front() {
-            None => return false,
-            Some(Later::Reasoning(text)) => self.thinking(&text, sink),
-            Some(Later::Text(text)) if self.blocks.open() == Open::Text => self.blocks.text(&text, sink),
-            Some(Later::Text(text)) => self.new_text(&text, sink),
-            Some(Later::Call(at)) => {
-                self.give_floor(at, sink);
-                self.input(at, "", sink);
-            }
-        }
-        true
     }
 
     // Ends
@@ -452,40 +287,15 @@ impl Machine {
         }
     }
 
-    /// The call that has the floor is over: tells what remains of it. A call that never got a name cannot be told at all.
-    fn end_call(&mut self, sink: &mut impl Sink) {
-        let Some(at) = self.floor.take() else { return };
-        let call = self.calls.get(at);
-        call.is_closed = true;
-        if !call.has_name() {
-            return;
-        }
-        if !call.is_started {
-            self.open_call(at, sink);
-        }
-        let call = self.calls.get(at);
-        if let Some(rest) = call.end_of_pieces() {
-            let told = call.arguments.feed(rest);
-            self.blocks.input(told, sink);
-        }
-        let call = self.calls.get(at);
-        let rest = call.arguments.end();
-        self.called = if call.arguments.is_settled() { Called::Whole } else { Called::Cut };
-        self.blocks.input(&rest, sink);
-        self.blocks.close(sink);
-    }
-
     fn end(&mut self, sink: &mut impl Sink) {
         self.end_split(sink);
         self.end_reasoning(sink);
         self.end_content(sink);
-        while self.tell_next(sink) {}
         if self.stage == Stage::Over {
             return;
         }
-        self.end_call(sink);
-        self.blocks.close(sink);
-        let ending = self.ledger.ending(self.called, &self.options);
+        self.teller.end(sink);
+        let ending = self.ledger.ending(self.teller.called(), &self.options);
         let (stop_reason, stop_sequence) = (ending.stop_reason, ending.stop_sequence.as_deref());
         sink.event(Event::MessageDelta { stop_reason, stop_sequence, usage: self.ledger.usage() });
         sink.event(Event::MessageStop);
@@ -506,3 +316,6 @@ fn is_event(chunk: &Chunk<'_>) -> bool {
         || !chunk.finish.is_empty()
         || chunk.usage.is_some_and(|usage| usage.completion_tokens > 0)
 }
+
+#[cfg(test)]
+mod tests;

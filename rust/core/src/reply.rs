@@ -157,3 +157,99 @@ fn read_usage(usage: &Value) -> Option<Usage> {
         reasoning_tokens: details("completion_tokens_details", "reasoning_tokens").or_else(|| count(usage, "reasoning_tokens")),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::{MessageUsage, StopReason};
+
+    fn options() -> Options {
+        Options::new("msg_1", "m")
+    }
+
+    fn translated(body: &str) -> (Value, Outcome) {
+        let (message, outcome) = translate(options(), body.as_bytes());
+        (serde_json::from_slice(&message).unwrap_or(Value::Null), outcome)
+    }
+
+    fn completion(message: &str, finish: &str) -> String {
+        format!(r#"{{"object":"chat.completion","choices":[{{"index":0,"message":{message},"finish_reason":"{finish}"}}]}}"#)
+    }
+
+    #[test]
+    fn a_whole_reply() {
+        let body = r#"{"choices":[{"index":0,"message":{"role":"assistant","content":"\n\nHi \ud83d\ude00","reasoning":"plan"},"finish_reason":"stop","stop_reason":"END"}],
+            "usage":{"prompt_tokens":1000,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":900},"completion_tokens_details":{"reasoning_tokens":2}}}"#;
+        let (message, outcome) = translated(body);
+        assert_eq!(message["content"][0]["thinking"], "plan");
+        assert_eq!(message["content"][0]["signature"], "ferrule1.cGxhbg");
+        assert_eq!(message["content"][1]["text"], "\n\nHi 😀");
+        assert_eq!(message["stop_sequence"], "END");
+        assert_eq!(outcome.stop_reason, Some(StopReason::StopSequence));
+        let usage = MessageUsage { input_tokens: 100, cache_read_tokens: 900, output_tokens: 5, thinking_tokens: Some(2) };
+        assert_eq!((outcome.usage, outcome.has_usage), (usage, true));
+    }
+
+    #[test]
+    fn c07_broken_arguments_are_no_failure() {
+        for (finish, reason) in [("tool_calls", "tool_use"), ("length", "max_tokens")] {
+            let message =
+                r#"{"content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"F","arguments":"{\"command\": \"ls"}}]}"#;
+            let (message, outcome) = translated(&completion(message, finish));
+            assert_eq!(message["content"][0]["input"], serde_json::json!({}));
+            assert_eq!(message["stop_reason"], reason);
+            assert_eq!(outcome.fault, None);
+        }
+    }
+
+    #[test]
+    fn arguments_and_content_in_other_shapes() {
+        for (message, content) in [
+            (r#"{"tool_calls":[{"id":null,"function":{"name":"F","arguments":{"a": 1}}}]}"#, "[F {\"a\":1}]"),
+            (r#"{"tool_calls":[{"function":{"name":"F"}},{"function":{"name":"F","arguments":""}}]}"#, "[F {}][F {}]"),
+            (r#"{"function_call":{"name":"F","arguments":"{\"a\":1}"}}"#, "[F {\"a\":1}]"),
+            (r#"{"content":[{"type":"text","text":"a\n"},{"type":"text","text":"b"}]}"#, "a\nb"),
+            (r#"{"content":"","tool_calls":[]}"#, ""),
+            (r#"{"content":"\n\n","tool_calls":[{"function":{"name":"F","arguments":"{}"}}]}"#, "[F {}]"),
+            (r#"{"content":null,"reasoning_content":"r"}"#, "(r)"),
+        ] {
+            let (message_json, outcome) = translated(&completion(message, "stop"));
+            let blocks = message_json["content"].as_array().unwrap().iter().map(|block| match block["type"].as_str().unwrap() {
+                "text" => block["text"].as_str().unwrap().to_owned(),
+                "thinking" => format!("({})", block["thinking"].as_str().unwrap()),
+                _ => format!("[{} {}]", block["name"].as_str().unwrap(), block["input"]),
+            });
+            assert_eq!(blocks.collect::<String>(), content, "{message}");
+            assert_eq!(outcome.fault, None);
+        }
+    }
+
+    #[test]
+    fn h17_what_is_no_completion_is_a_failure() {
+        for (body, kind) in [
+            ("", ErrorKind::Api),
+            ("null", ErrorKind::Api),
+            ("{}", ErrorKind::Api),
+            (r#"{"choices":[]}"#, ErrorKind::Api),
+            ("data: [DONE]", ErrorKind::Api),
+            (r#"{"type":"message","content":[]}"#, ErrorKind::Api),
+            (r#"{"choices":[{"message":{"content":"x"},"finish_reason":null}]}"#, ErrorKind::Api),
+            (r#"{"choices":[{"message":{"content":"x"},"finish_reason":"abort"}]}"#, ErrorKind::Api),
+            (r#"{"error":{"message":"The request queue is full.","code":503}}"#, ErrorKind::Overloaded),
+            (r#"{"object":"error","message":"bad","code":400}"#, ErrorKind::InvalidRequest),
+        ] {
+            let (message, outcome) = translate(options(), body.as_bytes());
+            assert!(message.is_empty(), "{body}");
+            assert_eq!(outcome.fault.map(|fault| fault.kind), Some(kind), "{body}");
+        }
+    }
+
+    #[test]
+    fn usage_of_odd_types_is_no_usage() {
+        for usage in ["null", "{}", "[]", "\"x\""] {
+            let body = format!(r#"{{"choices":[{{"message":{{"content":"x"}},"finish_reason":"stop"}}],"usage":{usage}}}"#);
+            let (_, outcome) = translated(&body);
+            assert!(!outcome.has_usage && outcome.fault.is_none(), "{usage}");
+        }
+    }
+}

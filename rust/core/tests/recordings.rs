@@ -73,9 +73,11 @@ fn a03_whole_and_streamed_replies_are_one_message() {
         .into_iter()
         .map(|whole| (whole.with_file_name(whole.file_name().unwrap().to_str().unwrap().replace("nostream_", "stream_")), whole))
         .collect();
-    pairs.extend(recordings(&directory().join("families"), |name| name.ends_with("_nostream.body.txt")).into_iter().map(|whole| {
-        (whole.with_file_name(whole.file_name().unwrap().to_str().unwrap().replace("_nostream", "_stream")), whole)
-    }));
+    pairs.extend(
+        recordings(&directory().join("families"), |name| name.ends_with("_nostream.body.txt"))
+            .into_iter()
+            .map(|whole| (whole.with_file_name(whole.file_name().unwrap().to_str().unwrap().replace("_nostream", "_stream")), whole)),
+    );
     assert!(pairs.len() >= 19, "{}", pairs.len());
     for (stream, whole) in pairs {
         let name = whole.file_name().unwrap().to_str().unwrap().to_owned();

@@ -1,117 +1,12 @@
-//! Tool calls: their ids, their arguments, and when a call is complete.
+//! Arguments of a tool call: where the one JSON object begins and ends, whatever pieces a backend sends.
 //!
-//! Whatever pieces a backend sends, the pieces told concatenate to one JSON object (or, cut by the token limit, to the beginning of one).
+//! The pieces told concatenate to one JSON object (or, cut by the token limit, to the beginning of one).
 
 use std::borrow::Cow;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::value::RawValue;
 
 use crate::text::{Seam, Unit, decode, escape_into, skip_blank, unit};
-
-/// Longer backend ids are not carried along: the client gets a fresh one.
-const ORIGINAL_ID_LIMIT_BYTES: usize = 256;
-const SAFE_PREFIXES: [&str; 3] = ["chatcmpl-tool-", "call_", "toolu_"];
-
-/// The id a client sees for call `number` of message `message_id`, made when the backend's own is not safe to show.
-///
-/// Form: `toolu_` + 18 hex digits (14 from the message id, 4 the call's number), and, when the backend gave an id,
-/// `_` + that id in unpadded base64url, so that the request side can restore it from the tool result alone.
-pub fn tool_id(message_id: &str, number: u16, original: &str) -> String {
-    let hash = fnv1a(message_id.as_bytes()) & 0x00ff_ffff_ffff_ffff;
-    let mut id = format!("toolu_{hash:014x}{number:04x}");
-    if !original.is_empty() && original.len() <= ORIGINAL_ID_LIMIT_BYTES {
-        id.push('_');
-        URL_SAFE_NO_PAD.encode_string(original, &mut id);
-    }
-    id
-}
-
-/// True for ids that can be shown as they are: clean letters and so random that they are unique in a conversation.
-/// `call_0`, `functions.f:0` and Mistral's nine characters are not.
-pub fn is_safe_id(id: &str) -> bool {
-    if is_made_id(id) || id.len() > ORIGINAL_ID_LIMIT_BYTES {
-        return false;
-    }
-    if SAFE_PREFIXES
-        .iter()
-        .any(|prefix| id.strip_prefix(prefix).is_some_and(|rest| rest.len() >= 16 && rest.bytes().all(|b| b.is_ascii_alphanumeric())))
-    {
-        return true;
-    }
-    let clean = id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    // A long name with a counter behind it is clean and long, and still the same in every turn: ask for a run that looks random.
-    let random = id.split(['_', '-']).any(|run| run.len() >= 12 && run.bytes().any(|b| b.is_ascii_digit()));
-    clean && id.len() >= 20 && random
-}
-
-/// True for the long form of [`tool_id`]: shown again, it would be taken for one of ours.
-fn is_made_id(id: &str) -> bool {
-    id.strip_prefix("toolu_")
-        .and_then(|rest| rest.split_at_checked(18))
-        .is_some_and(|(digits, rest)| rest.starts_with('_') && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)))
-}
-
-/// FNV-1a, 64 bit.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// One call of the message that is being told.
-#[derive(Debug, Default)]
-pub struct Call {
-    /// The backend's index, where it gave one.
-    pub index: Option<u32>,
-    /// The backend's id, escaped; empty when it gave none.
-    pub id: String,
-    /// The name so far, escaped.
-    pub name: String,
-    pub arguments: ArgumentScan,
-    /// What is to be told once the call has the floor and a name; escaped.
-    pub waiting: String,
-    /// The block was opened.
-    pub is_started: bool,
-    /// The block was closed; what still comes has nowhere to go.
-    pub is_closed: bool,
-    seam: Seam,
-}
-
-impl Call {
-    pub fn new(index: Option<u32>) -> Self {
-        Self { index, ..Self::default() }
-    }
-
-    /// A name comes whole, in pieces, again and again, or growing.
-    pub fn add_name(&mut self, piece: &str) {
-        if piece == self.name {
-            return;
-        }
-        if piece.starts_with(self.name.as_str()) {
-            self.name.clear();
-        }
-        self.name.push_str(piece);
-    }
-
-    /// The piece with halves of surrogate pairs joined over the borders of pieces.
-    pub fn join<'a>(&mut self, piece: &'a str) -> Cow<'a, str> {
-        self.seam.push(piece)
-    }
-
-    pub fn end_of_pieces(&mut self) -> Option<&'static str> {
-        self.seam.end()
-    }
-
-    /// The name as the backend meant it. Harmony models leak channel markup behind it: `<|channel|>commentary`.
-    pub fn shown_name(&self) -> Cow<'_, str> {
-        let cut = self.name.find("<|").unwrap_or(self.name.len());
-        decode(&self.name[..cut])
-    }
-
-    pub fn has_name(&self) -> bool {
-        !self.name.is_empty() && !self.name.starts_with("<|")
-    }
-}
 
 /// Finds where the one JSON object of a call begins and ends, piece by piece, in escaped text.
 #[derive(Debug, Default)]
@@ -310,67 +205,6 @@ fn last_comma(json: &str) -> Option<usize> {
 mod tests {
     use super::*;
     use crate::text::escape;
-
-    #[test]
-    fn safe_ids_are_shown_as_they_are() {
-        for id in [
-            "chatcmpl-tool-9aca3e53f4fcd58d",
-            "call_9d3bfe187bbb3cee",
-            "call_0123456789abcdef01234567",
-            "toolu_01A09q90qw90lq917835lq9",
-            "Ab3Cd5Ef7Gh9Ij1Kl3Mn5Op7Qr9St1Uv",
-            "3f2c8a1e-1111-4222-8333-9d3bfe187bbb",
-        ] {
-            assert!(is_safe_id(id), "{id}");
-        }
-    }
-
-    #[test]
-    fn c05_ids_that_repeat_over_turns_are_not() {
-        for id in [
-            "",
-            "call_0",
-            "c1",
-            "functions.get_weather:0",
-            "get_weather:12",
-            "a1B2c3D4e",
-            "get_weather_forecast_today_0",
-            "call_9d3bfe187bbb3c\u{e9}e0000",
-            &tool_id("msg_1", 0, "call_0"),
-            &"a1".repeat(200),
-        ] {
-            assert!(!is_safe_id(id), "{id}");
-        }
-    }
-
-    #[test]
-    fn made_ids_carry_the_original() {
-        let id = tool_id("msg_0f", 1, "functions.get_weather:0");
-        let (head, original) = id.split_at(6 + 18);
-        assert!(head.starts_with("toolu_") && head.ends_with("0001"), "{id}");
-        assert_eq!(URL_SAFE_NO_PAD.decode(original.strip_prefix('_').unwrap()).unwrap(), b"functions.get_weather:0");
-        assert!(id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'));
-        assert_eq!(tool_id("msg_0f", 1, "").len(), 6 + 18);
-        assert_eq!(tool_id("msg_0f", 1, &"x".repeat(257)).len(), 6 + 18);
-        assert_ne!(tool_id("msg_0f", 1, ""), tool_id("msg_10", 1, ""));
-        assert_ne!(tool_id("msg_0f", 1, ""), tool_id("msg_0f", 2, ""));
-    }
-
-    #[test]
-    fn names_come_in_every_way() {
-        for (pieces, name) in [
-            (&["read_file", "read_file", "read_file"][..], "read_file"),
-            (&["read_", "file"], "read_file"),
-            (&["read", "read_file"], "read_file"),
-            (&["", "F"], "F"),
-        ] {
-            let mut call = Call::default();
-            for piece in pieces {
-                call.add_name(piece);
-            }
-            assert_eq!(call.name, name, "{pieces:?}");
-        }
-    }
 
     /// Everything told, and what is told at the end.
     fn told(pieces: &[&str]) -> String {

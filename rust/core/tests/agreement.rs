@@ -1,0 +1,272 @@
+//! Properties over random replies: one message both ways, the invariant whatever comes, nothing lost, no panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
+mod told;
+
+use ferrule_core::message::{ErrorKind, Machine, Options};
+use ferrule_core::options::Reasoning;
+use ferrule_core::reply;
+use ferrule_core::sink::SseSink;
+use ferrule_core::translator::{Translator, fold};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn options() -> Options {
+    Options::new("msg_0123456789abcdef0123456789abcdef", "m")
+}
+
+fn frame(delta: &Value, finish: Option<&str>) -> String {
+    let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
+    format!("data: {}\n\n", json!({"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}))
+}
+
+fn translate(options: &Options, pieces: &[&[u8]]) -> Vec<u8> {
+    let mut translator = Translator::new(options.clone());
+    let mut out = Vec::new();
+    for piece in pieces {
+        translator.feed(piece, &mut out);
+    }
+    translator.finish(&mut out);
+    out
+}
+
+/// Pieces of text that hold what is hard: white space, escapes, characters of many bytes, tags.
+fn pieces() -> impl Strategy<Value = Vec<String>> {
+    let piece = prop_oneof![
+        "[ \\n\\t]{1,3}",
+        "[a-z ]{1,6}",
+        Just("\"\\\n".to_owned()),
+        Just("北🌍é\u{2028}".to_owned()),
+        Just("</think>".to_owned()),
+        Just("{\"a\"}".to_owned()),
+    ];
+    vec(piece, 0..6)
+}
+
+#[derive(Debug, Clone)]
+struct Call {
+    name: String,
+    input: Value,
+    piece_bytes: usize,
+}
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let text = "[a-z{}\\[\\]\"\\\\ 北]{0,6}";
+    let value = prop_oneof![
+        text.prop_map(Value::String),
+        any::<i32>().prop_map(Value::from),
+        Just(json!({"x": [1, {"y": null}]})),
+        Just(json!({})),
+        Just(json!([])),
+    ];
+    let input = proptest::collection::btree_map("[a-c]{1,2}", value, 0..3).prop_map(|members| json!(members));
+    let call = ("[a-z_]{1,8}", input, 1usize..9).prop_map(|(name, input, piece_bytes)| Call { name, input, piece_bytes });
+    vec(call, 0..4)
+}
+
+impl Call {
+    fn id(at: usize) -> String {
+        format!("chatcmpl-tool-{at:016x}")
+    }
+
+    fn argument_pieces(&self) -> Vec<String> {
+        let text: Vec<char> = self.input.to_string().chars().collect();
+        text.chunks(self.piece_bytes).map(|piece| piece.iter().collect()).collect()
+    }
+
+    fn start(&self, at: usize) -> Value {
+        json!({"tool_calls": [{"index": at, "id": Self::id(at), "type": "function", "function": {"name": self.name}}]})
+    }
+}
+
+fn argument_delta(at: usize, piece: &str) -> Value {
+    json!({"tool_calls": [{"index": at, "function": {"arguments": piece}}]})
+}
+
+#[derive(Debug, Clone)]
+struct Reply {
+    reasoning: Vec<String>,
+    content: Vec<String>,
+    calls: Vec<Call>,
+    finish: &'static str,
+}
+
+fn replies() -> impl Strategy<Value = Reply> {
+    let finish = prop::sample::select(vec!["stop", "tool_calls", "length"]);
+    (pieces(), pieces(), calls(), finish).prop_map(|(reasoning, content, calls, finish)| Reply { reasoning, content, calls, finish })
+}
+
+impl Reply {
+    fn stream(&self) -> String {
+        let mut deltas = vec![json!({"role": "assistant", "content": ""})];
+        deltas.extend(self.reasoning.iter().map(|piece| json!({"reasoning": piece})));
+        deltas.extend(self.content.iter().map(|piece| json!({"content": piece})));
+        for (at, call) in self.calls.iter().enumerate() {
+            deltas.push(call.start(at));
+            deltas.extend(call.argument_pieces().iter().map(|piece| argument_delta(at, piece)));
+        }
+        let mut stream: String = deltas.iter().map(|delta| frame(delta, None)).collect();
+        stream.push_str(&frame(&json!({}), Some(self.finish)));
+        stream.push_str(&format!("data: {}\n\ndata: [DONE]\n\n", json!({"choices": [], "usage": Self::usage()})));
+        stream
+    }
+
+    fn usage() -> Value {
+        json!({"prompt_tokens": 20, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 16}})
+    }
+
+    fn whole(&self) -> String {
+        let calls = self.calls.iter().enumerate().map(|(at, call)| {
+            json!({"id": Call::id(at), "type": "function", "function": {"name": call.name, "arguments": call.input.to_string()}})
+        });
+        let message = json!({
+            "role": "assistant",
+            "content": self.content.concat(),
+            "reasoning": self.reasoning.concat(),
+            "tool_calls": calls.collect::<Vec<_>>(),
+        });
+        json!({"object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": self.finish}], "usage": Self::usage()}).to_string()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a03_fold_of_the_stream_is_the_whole_reply(reply in replies(), mode in 0..3, split_think: bool, cuts in vec(any::<prop::sample::Index>(), 0..4)) {
+        let reasoning = [Reasoning::Thinking, Reasoning::Text, Reasoning::Drop][mode as usize];
+        let options = Options { reasoning, split_think, ..options() };
+        let stream = reply.stream();
+        let (folded, outcome) = fold(options.clone(), stream.as_bytes());
+        let (whole, whole_outcome) = reply::translate(options.clone(), reply.whole().as_bytes());
+        let text = |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap();
+        prop_assert_eq!(text(&folded), text(&whole));
+        prop_assert_eq!(outcome, whole_outcome);
+
+        let told = translate(&options, &[stream.as_bytes()]);
+        prop_assert_eq!(told::check(&told).unwrap(), text(&folded));
+        let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+        at.extend([0, stream.len()]);
+        at.sort_unstable();
+        let cut: Vec<&[u8]> = at.windows(2).map(|pair| &stream.as_bytes()[pair[0]..pair[1]]).collect();
+        prop_assert_eq!(translate(&options, &cut), told);
+    }
+
+    #[test]
+    fn assertion_37_nothing_is_lost_however_deltas_interleave(reply in replies(), order in vec(any::<prop::sample::Index>(), 120)) {
+        // Each source keeps its own order; which one speaks next is random.
+        let mut sources: Vec<Vec<Value>> = vec![
+            reply.reasoning.iter().map(|piece| json!({"reasoning": piece})).collect(),
+            reply.content.iter().map(|piece| json!({"content": piece})).collect(),
+        ];
+        for (at, call) in reply.calls.iter().enumerate() {
+            let mut deltas = vec![call.start(at)];
+            deltas.extend(call.argument_pieces().iter().map(|piece| argument_delta(at, piece)));
+            sources.push(deltas);
+        }
+        let mut stream = String::new();
+        let mut order = order.iter().cycle();
+        while sources.iter().any(|source| !source.is_empty()) {
+            let speaking: Vec<usize> = (0..sources.len()).filter(|&at| !sources[at].is_empty()).collect();
+            let at = speaking[order.next().unwrap().index(speaking.len())];
+            stream.push_str(&frame(&sources[at].remove(0), None));
+        }
+        stream.push_str(&frame(&json!({}), Some("stop")));
+        let message = told::check(&translate(&options(), &[stream.as_bytes()])).unwrap();
+        let blocks = message["content"].as_array().unwrap();
+        let said = |kind: &str, member: &str| -> String {
+            blocks.iter().filter(|block| block["type"] == kind).map(|block| block[member].as_str().unwrap()).collect()
+        };
+        prop_assert_eq!(said("thinking", "thinking"), reply.reasoning.concat());
+        // White space around calls may go; no letter may.
+        let letters = |text: &str| text.split_whitespace().collect::<String>();
+        prop_assert_eq!(letters(&said("text", "text")), letters(&reply.content.concat()));
+        for (at, call) in reply.calls.iter().enumerate() {
+            let told = blocks.iter().find(|block| block["id"] == Call::id(at)).expect("each call is told");
+            prop_assert_eq!(&told["input"], &call.input);
+            prop_assert_eq!(&told["name"], &call.name);
+        }
+        let told = blocks.iter().filter(|block| block["type"] == "tool_use").count();
+        prop_assert_eq!(told, reply.calls.len());
+    }
+
+    #[test]
+    fn odd_deltas_keep_the_invariant(deltas in vec(odd_delta(), 0..12), finish in prop::sample::select(vec!["stop", "length", "tool_calls", "abort", ""]), knobs in any::<u8>()) {
+        let options = Options {
+            display_omitted: knobs & 1 != 0,
+            split_think: knobs & 2 != 0,
+            single_tool_call: knobs & 4 != 0,
+            discard_output: knobs & 8 != 0,
+            close_block_on_error: true,
+            ..options()
+        };
+        let mut stream: String = deltas.iter().map(|delta| frame(delta, None)).collect();
+        stream.push_str(&frame(&json!({}), Some(finish).filter(|finish| !finish.is_empty())));
+        let stream = stream.replace("HIGH", "\\ud83d").replace("LOW", "\\ude00");
+        let told = translate(&options, &[stream.as_bytes()]);
+        let message = told::check(&told);
+        let (body, outcome) = fold(options, stream.as_bytes());
+        prop_assert_eq!(message.is_some(), outcome.fault.is_none());
+        if let Some(message) = message {
+            let body: Value = serde_json::from_slice(&body).unwrap();
+            prop_assert_eq!(&body["stop_reason"], &message["stop_reason"]);
+            for block in body["content"].as_array().unwrap() {
+                prop_assert!(block["type"] != "tool_use" || block["input"].is_object());
+                prop_assert!(block["text"] != "");
+            }
+            if finish != "length" {
+                for (ours, theirs) in body["content"].as_array().unwrap().iter().zip(message["content"].as_array().unwrap()) {
+                    prop_assert!(ours["type"] == theirs["type"]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn garbage_ends_in_an_error_and_never_in_a_panic(bytes in vec(any::<u8>(), 0..300), text in "(data: )?[\\PC\\n\\[\\]{}\":,]{0,80}\n\n") {
+        for body in [&bytes[..], text.as_bytes(), &[b"data: ", &bytes[..], b"\n\n"].concat()] {
+            let told = translate(&options(), &[frame(&json!({"content": "x"}), None).as_bytes(), body]);
+            prop_assert!(told::check(&told).is_none());
+            let (folded, outcome) = fold(options(), body);
+            prop_assert!(folded.is_empty() && outcome.fault.is_some());
+            let (whole, outcome) = reply::translate(options(), body);
+            prop_assert!(whole.is_empty() && outcome.fault.is_some());
+            let failure = reply::backend_error(500, body);
+            prop_assert!(!failure.message.is_empty() && failure.status >= 400);
+        }
+    }
+}
+
+/// Deltas that break every habit: ids and names null, missing, changing; arguments of every kind; halves of characters.
+fn odd_delta() -> impl Strategy<Value = Value> {
+    let text = prop::sample::select(vec!["", " ", "\n", "a", "</think>", "<thi", "nk>", "HIGH", "LOW", "HIGHLOW"]);
+    let id =
+        prop_oneof![Just(Value::Null), prop::sample::select(vec!["", "a", "b", "chatcmpl-tool-0000000000000001"]).prop_map(Value::from)];
+    let name = prop_oneof![Just(Value::Null), prop::sample::select(vec!["", "F", "G", "<|channel|>", "\u{1}\""]).prop_map(Value::from)];
+    let arguments = prop_oneof![
+        Just(Value::Null),
+        Just(json!({"a": "}\n"})),
+        prop::sample::select(vec!["", "{}", "{", "}", "\"", "\\", "\"a\":1", "{\"a\":1}", "null", "]", "HIGH", "\\HIGH"])
+            .prop_map(Value::from),
+    ];
+    let index = prop_oneof![Just(Value::Null), (0u32..3).prop_map(Value::from)];
+    let call = (index, id, name, arguments)
+        .prop_map(|(index, id, name, arguments)| json!({"tool_calls": [{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}]}));
+    prop_oneof![
+        text.clone().prop_map(|text| json!({"content": text})),
+        text.prop_map(|text| json!({"reasoning": text})),
+        call.clone(),
+        call,
+    ]
+}
+
+#[test]
+fn nothing_is_told_after_the_end() {
+    let mut machine = Machine::new(options());
+    let mut out = Vec::new();
+    machine.fail(ErrorKind::Timeout, "too late", &mut SseSink(&mut out));
+    machine.done(&mut SseSink(&mut out));
+    machine.close_thinking(&mut SseSink(&mut out));
+    assert!(out.is_empty() && machine.is_over() && !machine.has_started());
+}
