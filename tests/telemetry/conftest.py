@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """For modules without coroutines: its driver holds this thread's event loop as long as the module runs."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
     chromium = shutil.which("chromium")
     if chromium is None:

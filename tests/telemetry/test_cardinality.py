@@ -26,7 +26,7 @@ async def one(session: aiohttp.ClientSession, number: int) -> int:
         body = {"model": name, "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
         async with session.post("/v1/messages", json=body, headers={"x-api-key": name.replace("/", "")}) as answer:
             return answer.status
-    async with session.request(dice.choice(["GET", "POST", "DELETE"]), f"/{name}") as answer:
+    async with session.request(dice.choice(["GET", "POST", "DELETE"]), f"/p{name}") as answer:
         return answer.status
 
 
