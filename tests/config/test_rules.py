@@ -73,8 +73,6 @@ def test_an_open_proxy_may_not_listen_further(listen: str) -> None:
             "pools: {a: {backends: [http://u:canary@h], api_key: canary}}",
             ["pools.a.backends.0: expected either a user in the URL or the pool's api_key, not both"],
         ),
-        ("pools: {a: {backends: [http://h], max_inflight: 8}}", ["pools.a.max_inflight: expected at least slots (64)"]),
-        ("pools: {a: {backends: [http://h], health: {timeout_s: 6}}}", ["pools.a.health.timeout_s: expected at most interval_s (5)"]),
         ("pools: {a: {backends: [http://h], health: {path: health}}}", ["pools.a.health.path: expected a path such as /health"]),
         (f"{POOL}admin: 127.0.0.1:8080", ["admin: expected another address than listen"]),
         (f"{POOL}models: [{{id: m, pool: rcm}}]", ["models.0.pool: no pool `rcm`; expected one of rocm"]),

@@ -33,11 +33,15 @@ def loads(text: str, flags: Flags = NO_FLAGS, environment: Mapping[str, str] | N
     return _finish(parse_document(text.encode(), source), flags, environment, Path(source))
 
 
+UNBOUNDED_INFLIGHT = 100_000
+"""Without a file nobody said what a backend can bear, and vLLM queues by itself."""
+
+
 def from_flags(flags: Flags, environment: Mapping[str, str] | None = None) -> Config:
     """A Config with one pool, `default`, of the `--backend` URLs, serving whatever they list."""
     if not flags.backends:
         raise ConfigError([Problem("--backend", "expected at least one backend URL, or --config FILE")])
-    document = {"pools": {DEFAULT_POOL: {"backends": list(flags.backends)}}}
+    document = {"pools": {DEFAULT_POOL: {"backends": list(flags.backends), "max_inflight": UNBOUNDED_INFLIGHT}}}
     return _finish(document, flags, environment, None)
 
 
