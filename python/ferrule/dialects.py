@@ -38,8 +38,8 @@ class Knobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     budget_refusal: str = NOT_SUPPORTED
     thinking_adaptive: Literal["on", "default"] = "on"
     thinking_absent: Literal["default", "off"] = "default"
-    effort: Literal["checked", "tolerated"] = "checked"
-    """tolerated: one that the model does not know is left out instead of refused."""
+    effort: Literal["checked", "forwarded", "tolerated"] = "checked"
+    """What happens to one that the model is known not to take: checked: 400; forwarded: it is sent all the same; tolerated: left out."""
     effort_turns_thinking_on: bool = False
     """Whether an effort without `thinking` switches thinking on."""
     media: Literal["forward_or_refuse", "note", "forward", "forward_or_note"] = "forward_or_note"
@@ -118,6 +118,7 @@ DIALECTS: Mapping[str, Knobs] = {
             thinking_budget="refuse",
             budget_refusal=NOT_ENFORCED,
             thinking_adaptive="default",
+            effort="forwarded",
             media="forward",
             server_tools="warn",
             reasoning="text",

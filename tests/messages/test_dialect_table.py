@@ -93,7 +93,7 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any], Any, Any, Any, Any]] = [
     ("effort within the tiers", {"output_config": {"effort": "low"}, "thinking": {"type": "enabled"}}, TIERS,
      *[{"reasoning_effort": "low"}] * 4),
     ("effort outside the tiers", {**EFFORT_HIGH, "thinking": {"type": "enabled"}}, TIERS,
-     NO_SUCH_TIER, {"reasoning_effort": ...}, NO_SUCH_TIER, NO_SUCH_TIER),
+     NO_SUCH_TIER, {"reasoning_effort": ...}, {"reasoning_effort": "high"}, NO_SUCH_TIER),
     ("effort with no verified tiers", {"output_config": {"effort": "xhigh"}, "thinking": {"type": "enabled"}}, {},
      *[{"reasoning_effort": "xhigh"}] * 4),
     ("effort alone", EFFORT_HIGH, {},

@@ -73,7 +73,7 @@ def _checked_effort(request: Request, policy: Policy, client_model: str) -> str 
     for index, message in enumerate(request.messages):
         if message.output_config is not None and message.output_config.effort is not None:
             path, effort = f"messages.{index}.output_config.effort", message.output_config.effort
-    if effort is None or policy.effort is None or effort in policy.effort:
+    if effort is None or policy.effort is None or effort in policy.effort or policy.knobs.effort == "forwarded":
         return effort
     if policy.knobs.effort == "tolerated":
         return None
