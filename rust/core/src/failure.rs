@@ -142,6 +142,7 @@ pub fn clean(message: &str) -> String {
 }
 
 fn clean_line(line: &str) -> String {
+    let line = line.replace(char::is_control, " ");
     let words = line.split(' ').map(|word| {
         let core = word.trim_matches(|c: char| "'\"`()[]{}<>,;".contains(c)).trim_end_matches('.');
         if !core.is_empty() && is_private(core) { word.replace(core, "…") } else { word.to_owned() }
@@ -251,6 +252,7 @@ mod tests {
             ("at localhost:8000, or so", "at …, or so"),
             ("cannot open '/usr/lib/python3/site-packages/x.py'", "cannot open '…'"),
             ("C:\\models\\m.gguf is missing", "… is missing"),
+            ("a\u{1}b\tc\u{7f}\r\nd\u{85}", "a b c \nd"),
             ("failed\nTraceback (most recent call last):\n  File \"/a/b.py\", line 1", "failed"),
             ("one\n    For further information visit https://errors.pydantic.dev/2.14/v/missing\ntwo", "one\ntwo"),
             (
