@@ -63,7 +63,12 @@ def backend(shared_backend: ScriptedBackend) -> ScriptedBackend:
 
 
 @pytest.fixture(scope="session")
-def proxy(tmp_path_factory: pytest.TempPathFactory, shared_backend: ScriptedBackend) -> Iterator[Ferrule]:
-    """The proxy of most tests: dialect `anthropic`, one backend behind it. For tests that leave nothing behind in it."""
+def shared_proxy(tmp_path_factory: pytest.TempPathFactory, shared_backend: ScriptedBackend) -> Iterator[Ferrule]:
     with Ferrule(config_for(shared_backend.url), tmp_path_factory.mktemp("ferrule")) as running:
         yield running
+
+
+@pytest.fixture
+def proxy(shared_proxy: Ferrule, backend: ScriptedBackend) -> Ferrule:
+    """The proxy of most tests: dialect `anthropic`, `backend` behind it. For tests that leave nothing behind in it."""
+    return shared_proxy

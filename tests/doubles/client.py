@@ -87,7 +87,9 @@ class Client:
     def open(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Iterator[Open]:
         """`body`: bytes as they are, anything else as JSON."""
         connection = http.client.HTTPConnection(self._address, timeout=self._timeout_s)
-        sent = {"content-type": "application/json", **(headers or {})} if body is not None else dict(headers or {})
+        sent = {name.lower(): value for name, value in (headers or {}).items()}
+        if body is not None:
+            sent.setdefault("content-type", "application/json")
         data = body if isinstance(body, bytes) or body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
         try:
             connection.connect()

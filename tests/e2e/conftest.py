@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.doubles.backend import ScriptedBackend, stream
+from tests.doubles.frames import Canned
 from tests.doubles.loop_thread import LoopThread
 from tests.doubles.proxy import Ferrule, config_for
 
@@ -33,6 +34,7 @@ def sent(proxy: Ferrule, backend: ScriptedBackend) -> Sent:
     """`sent(messages=…)`: asks, wants a 200, and returns the body that went upstream."""
 
     def send(**overrides: Any) -> dict[str, Any]:
+        backend.play(Canned("Hello."))
         proxy.message(**overrides)
         body: dict[str, Any] = backend.last.json
         return body

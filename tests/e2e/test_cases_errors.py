@@ -232,7 +232,6 @@ def test_what_comes_after_the_end_is_not_told(proxy: Ferrule, backend: ScriptedB
         ({"messages": [{"role": "user2", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": 7}]}, "messages.1.content"),
         ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages.0.content.0"),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages.0.content.0.tool_use_id"),
         ({"tools": [{"name": 7}]}, "tools.0"),
         ({"tool_choice": {"type": "tool", "name": "absent"}, "tools": [{"name": "F", "input_schema": {}}]}, "tool_choice"),
         ({"output_config": {"format": {"type": "yaml"}}}, "output_config.format"),
