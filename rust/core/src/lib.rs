@@ -27,5 +27,5 @@ pub mod sse;
 mod teller;
 pub mod text;
 pub mod tokens;
-mod tool_id;
+pub mod tool_id;
 pub mod translator;

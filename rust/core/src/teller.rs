@@ -26,11 +26,11 @@ const BLANK_LIMIT_BYTES: usize = 64 << 10;
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TellFault {
     #[error("the backend sent too many tool calls")]
-    TooManyCalls,
+    Calls,
     #[error("the backend interleaves more output than can be held back")]
-    TooMuchWaiting,
+    Waiting,
     #[error("the backend sent too much reasoning")]
-    TooMuchReasoning,
+    Reasoning,
 }
 
 /// Told once the call that has the floor is complete; text is escaped.
@@ -124,7 +124,7 @@ impl Teller {
     }
 
     pub fn call(&mut self, delta: &ToolDelta<'_>, sink: &mut impl Sink) -> Result<(), TellFault> {
-        let at = self.calls.place(delta).ok_or(TellFault::TooManyCalls)?;
+        let at = self.calls.place(delta).ok_or(TellFault::Calls)?;
         let call = self.calls.get(at);
         if call.is_closed || at > 0 && self.options.single_tool_call {
             return Ok(());
@@ -186,12 +186,12 @@ impl Teller {
 
     fn wait(&mut self, text: &str) -> Result<(), TellFault> {
         self.waited_bytes += text.len();
-        if self.waited_bytes > WAITING_LIMIT_BYTES { Err(TellFault::TooMuchWaiting) } else { Ok(()) }
+        if self.waited_bytes > WAITING_LIMIT_BYTES { Err(TellFault::Waiting) } else { Ok(()) }
     }
 
     fn check_thought(&self, more: &str) -> Result<(), TellFault> {
         let thought_bytes = self.blocks.thought().len() + more.len();
-        if thought_bytes > WAITING_LIMIT_BYTES { Err(TellFault::TooMuchReasoning) } else { Ok(()) }
+        if thought_bytes > WAITING_LIMIT_BYTES { Err(TellFault::Reasoning) } else { Ok(()) }
     }
 
     // What is told now
