@@ -10,10 +10,9 @@ from typing import Any
 import msgspec
 
 # Common English words are about one token each in any current tokenizer; the rest of a token is the occasional comma.
-_WORDS = (
-    "the file of server request and to in model cache token stream a is that for it with as on be at by this from or an are not "
-    "error test value line function class return import call state time list key path result user session message tool output"
-).split()
+_TEXT = """the file of server request and to in model cache token stream a is that for it with as on be at by this from or an are not
+error test value line function class return import call state time list key path result user session message tool output"""
+_WORDS = tuple(_TEXT.split())
 
 
 class Shape(msgspec.Struct, frozen=True):

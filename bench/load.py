@@ -18,6 +18,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+
 from conversation import Conversation, Shape
 from reading import Reader
 from samples import Sample, Slo, affinity_table, spread, summarise, table, write_csv
@@ -163,8 +164,8 @@ class Load:
         errors = sum(s.error is not None for s in self.samples)
         tokens = sum(s.output_tokens for s in recent) / min(10.0, max(self.elapsed_s, 0.1))
         return (
-            f"{self.elapsed_s:6.1f}/{self._plan.duration_s:.0f} s  in flight {self.in_flight:4d}  done {len(self.samples):6d}  errors {errors:4d}"
-            f"  {tokens:7.0f} tok/s  TTFT p50/p99 {ttft.p50:.0f}/{ttft.p99:.0f} ms "
+            f"{self.elapsed_s:6.1f}/{self._plan.duration_s:.0f} s  in flight {self.in_flight:4d}  done {len(self.samples):6d}"
+            f"  errors {errors:4d}  {tokens:7.0f} tok/s  TTFT p50/p99 {ttft.p50:.0f}/{ttft.p99:.0f} ms "
         )
 
 
@@ -214,7 +215,10 @@ async def _main(args: argparse.Namespace) -> int:
             return 1
         shape = Shape(model, args.route, args.system_tokens, args.prompt_tokens, args.output_tokens, args.tools, args.seed)
         load = Load(plan, shape, http)
-        await load.run()
+        try:
+            await load.run()
+        except asyncio.CancelledError:
+            print("\nload: interrupted; what was measured so far:", file=sys.stderr)
     print(file=sys.stderr)
     return _report(args, plan, shape, load)
 
@@ -231,7 +235,8 @@ def _report(args: argparse.Namespace, plan: Plan, shape: Shape, load: Load) -> i
         write_csv(args.csv, load.samples)
     if args.json:
         machine = {"platform": platform.platform(), "python": platform.python_version(), "processor": platform.processor()}
-        kept = {"plan": msgspec.structs.replace(plan, key=""), "shape": shape, "machine": machine, "generator_lag_ms": lag, "summary": summary}
+        ordered = {"plan": msgspec.structs.replace(plan, key=""), "shape": shape}
+        kept = {**ordered, "machine": machine, "generator_lag_ms": lag, "summary": summary}
         args.json.write_bytes(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
     return 0 if summary.completed and not summary.errors else 1
 
@@ -256,7 +261,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--think-time", type=float, default=0.0, help="seconds a session rests between turns (%(default)s)")
     parser.add_argument("--system-tokens", type=int, default=1000, help="size of the system prompt (%(default)s)")
     parser.add_argument("--prompt-tokens", type=int, default=200, help="tokens that each turn adds (%(default)s)")
-    parser.add_argument("--output-tokens", type=_range, default=(64, 64), metavar="N[:M]", help="max_tokens of a turn, or a range of it (64)")
+    parser.add_argument("--output-tokens", type=_range, default=(64, 64), metavar="N[:M]", help="max_tokens of a turn (64)")
     parser.add_argument("--tools", type=int, default=0, help="tool definitions in each request (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same bytes (%(default)s)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one turn (%(default)s)")

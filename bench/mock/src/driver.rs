@@ -40,6 +40,7 @@ pub struct Driver {
     next_conn: usize,
     timers: BinaryHeap<Reverse<(Instant, Due)>>,
     run: Option<Run>,
+    runs: usize,
     give_up_at: Instant,
     stop_at: Option<Instant>,
 }
@@ -55,6 +56,7 @@ impl Driver {
             next_conn: FIRST_CONN,
             timers: BinaryHeap::new(),
             run: None,
+            runs: 0,
             give_up_at: Instant::now(),
             stop_at: None,
         })
@@ -110,7 +112,8 @@ impl Driver {
         self.timers.clear();
         self.stop_at = None;
         self.give_up_at = now + warm + length + if mode == Mode::Paced { span + PACED_GRACE } else { GRACE };
-        self.run = Some(Run::new(order));
+        self.runs += 1;
+        self.run = Some(Run::new(self.runs, order));
         if mode != Mode::Lockstep {
             self.stop_at = Some(now + warm + length);
             self.at(now + warm, Due::Start);
@@ -314,8 +317,7 @@ impl Driver {
             let Some(request) = wire::take_request(&mut conn.inbox) else {
                 return;
             };
-            let known = self.run.as_ref().map_or(0, |run| run.streams.len());
-            match request.stream.filter(|stream| *stream < known) {
+            match request.stream.and_then(|id| self.run.as_ref()?.stream_of(id)) {
                 Some(stream) => self.reply(id, stream),
                 None => drop(conn.send(&wire::plain_answer(&request.target))),
             }

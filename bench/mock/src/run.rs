@@ -92,7 +92,11 @@ impl Spread {
     }
 }
 
+/// A request names its run as well: one that a proxy held back from an earlier run must not pass for one of this run.
+const IDS_PER_RUN: usize = 1_000_000;
+
 pub struct Run {
+    number: usize,
     pub order: Order,
     pub streams: Vec<Stream>,
     pub measuring_since: Option<Instant>,
@@ -104,9 +108,10 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn new(order: Order) -> Self {
+    pub fn new(number: usize, order: Order) -> Self {
         let streams = (0..order.streams).map(|_| Stream::default()).collect();
         Self {
+            number,
             order,
             streams,
             measuring_since: None,
@@ -119,13 +124,19 @@ impl Run {
     }
 
     pub fn request(&self, stream: usize) -> Vec<u8> {
-        let body = self.order.body.replace("@ID@", &stream.to_string());
+        let body = self.order.body.replace("@ID@", &(self.number * IDS_PER_RUN + stream).to_string());
         let Order { path, key, .. } = &self.order;
         format!(
             "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\nanthropic-version: 2023-06-01\r\nauthorization: Bearer {key}\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         )
         .into_bytes()
+    }
+
+    /// The stream that a request is for, if it belongs to this run.
+    pub fn stream_of(&self, id: usize) -> Option<usize> {
+        let stream = id.checked_sub(self.number * IDS_PER_RUN)?;
+        (stream < self.streams.len()).then_some(stream)
     }
 
     pub fn start_measuring(&mut self, now: Instant) {

@@ -1,0 +1,129 @@
+"""Results as a person reads them in a terminal and in Markdown. Draws nothing that was not measured: a gap is a dash."""
+
+from collections.abc import Sequence
+
+from figures import Contender, Figure, Results, Row, find, median
+from measures import keeps_up
+
+# Targets of the project: what one run must show (see README.md).
+_LITELLM_TIMES = 25
+_ROUTER_SHARE = 1.1
+_FIRST_TOKEN_P99_US = 5000
+_TWO_WORKERS = 1.8
+
+
+def text(results: Results) -> str:
+    parts = [f"{results.started_at}, {results.machine['cpu']}, {results.machine['cores']} cores, {results.seconds:.0f} s"]
+    parts.append("\n".join(_contender(one) for one in results.contenders))
+    parts.append(_grid("CPU per streamed token, µs (lockstep: the proxy is always busy)", results.lockstep, "us_per_token", "{:.2f}"))
+    parts.append(_grid("tokens a second and core", results.lockstep, "tokens_per_s_per_core", "{:,.0f}"))
+    parts.append(_grid("resident memory per open stream, kB", results.lockstep, "kb_per_stream", "{:.1f}"))
+    parts.append(_grid("CPU per short request, µs (64 connections)", results.requests, "us_per_request", "{:.0f}"))
+    parts.append(_grid("CPU per request of 185 kB, µs (16 connections)", results.big_requests, "us_per_request", "{:.0f}"))
+    for name, title in (("first_token", "time to first token"), ("token", "latency of a token")):
+        for share in ("p50", "p99"):
+            what = f"added to the {title}, {share}, µs over direct (paced, 40 tokens/s a stream)"
+            parts.append(_added(what, results, f"{name}_{share}_us"))
+    parts.append(_scaling(results.scaling))
+    parts.append(_counting(results))
+    parts.append(_errors(results))
+    parts.append(_targets(results))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _contender(one: Contender) -> str:
+    return f"  {one.name} {one.version}" if one.version else f"  {one.name}: not installed ({one.missing})"
+
+
+def _cell(figure: Figure | None, form: str) -> str:
+    return f"{form.format(figure.median)} ({form.format(figure.low)}–{form.format(figure.high)})" if figure else "–"
+
+
+def _grid(title: str, rows: Sequence[Row], name: str, form: str) -> str:
+    sizes = sorted({row.streams for row in rows})
+    lines = [title, f"  {'':16s}" + "".join(f"{size:>26,d}" for size in sizes)]
+    for proxy in dict.fromkeys(row.proxy for row in rows):
+        found = [find(rows, proxy, size) for size in sizes]
+        if any(row and name in row.figures for row in found):
+            lines.append(f"  {proxy:16s}" + "".join(f"{_cell(row.figures.get(name) if row else None, form):>26s}" for row in found))
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def added(results: Results, proxy: str, streams: int, name: str) -> float | None:
+    """Microseconds over the direct row; None where it was not measured or the proxy could not keep up."""
+    row, direct = find(results.paced, proxy, streams), median(results.paced, "direct", streams, name)
+    if row is None or direct is None or name not in row.figures or not keeps_up(row):
+        return None
+    return row.figures[name].median - direct
+
+
+def _added(title: str, results: Results, name: str) -> str:
+    sizes = sorted({row.streams for row in results.paced})
+    lines = [title, f"  {'':16s}" + "".join(f"{size:>26,d}" for size in sizes)]
+    for proxy in dict.fromkeys(row.proxy for row in results.paced):
+        cells = []
+        for size in sizes:
+            row, extra = find(results.paced, proxy, size), added(results, proxy, size, name)
+            behind = row is not None and not keeps_up(row)
+            cells.append(f"{'could not keep up' if behind else '–' if extra is None else f'{extra:.0f}':>26s}")
+        if proxy != "direct":
+            lines.append(f"  {proxy:16s}" + "".join(cells))
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _scaling(rows: Sequence[Row]) -> str:
+    lines = ["workers: tokens a second, by the CPU of the busiest worker (128 streams)"]
+    for row in rows:
+        lines.append(f"  {row.proxy:16s}{_cell(row.figures.get('tokens_per_s'), '{:,.0f}'):>34s}")
+    return "\n".join(lines) if rows else ""
+
+
+def _counting(results: Results) -> str:
+    lines = ["counting tokens, MB/s on one core"]
+    for row in results.counting:
+        lines.append(f"  {row.counter:16s}{row.tokenizer:18s}{_cell(row.mb_per_s, '{:.1f}'):>26s}   {row.tokens:,d} tokens")
+    return "\n".join(lines) if results.counting else ""
+
+
+def _errors(results: Results) -> str:
+    groups = {name: getattr(results, name) for name in ("lockstep", "requests", "big_requests", "paced", "scaling")}
+    lines = [
+        f"  {name} {row.streams} {row.proxy}: {count} × {kind[:120]}"
+        for name, rows in groups.items()
+        for row in rows
+        for kind, count in row.errors.items()
+    ]
+    return "\n".join(["errors", *lines]) if lines else "errors: none"
+
+
+def targets(results: Results) -> list[tuple[str, float | None, bool | None]]:
+    """(what, measured, holds); None where a part was not measured in this run."""
+
+    def ratio(of: float | None, to: float | None) -> float | None:
+        return of / to if of is not None and to else None
+
+    def judged(what: str, value: float | None, holds: bool) -> tuple[str, float | None, bool | None]:
+        return what, value, None if value is None else holds
+
+    found = []
+    own = {size: median(results.lockstep, "ferrule", size, "us_per_token") for size in (128, 1000)}
+    times = ratio(median(results.lockstep, "litellm", 128, "us_per_token"), own[128])
+    found.append(judged(f"CPU per token at 128: LiteLLM's is at least {_LITELLM_TIMES} ×", times, (times or 0) >= _LITELLM_TIMES))
+    for router in ("sglang-router", "vllm-router"):
+        for size in (128, 1000):
+            share = ratio(own[size], median(results.lockstep, router, size, "us_per_token"))
+            found.append(judged(f"CPU per token at {size}: at most {_ROUTER_SHARE} × {router}'s", share, (share or 9) <= _ROUTER_SHARE))
+    extra = added(results, "ferrule", 128, "first_token_p99_us")
+    found.append(judged("added time to first token, p99 at 128: at most 5 ms", extra and extra / 1000, (extra or 0) <= _FIRST_TOKEN_P99_US))
+    one, two = (median(results.scaling, f"ferrule ×{workers}", 128, "tokens_per_s") for workers in (1, 2))
+    gain = ratio(two, one)
+    found.append(judged(f"two workers: at least {_TWO_WORKERS} × one", gain, (gain or 0) >= _TWO_WORKERS))
+    return found
+
+
+def _targets(results: Results) -> str:
+    lines = ["what this run must show"]
+    for what, value, holds in targets(results):
+        verdict = {True: "yes", False: "NO", None: "not measured"}[holds]
+        lines.append(f"  {verdict:14s}{what:64s}{'' if value is None else f'{value:.2f}'}")
+    return "\n".join(lines)
