@@ -148,10 +148,15 @@ def count_tokens(prompt: bytes) -> int:
 
 
 def last_message(request: ChatRequest) -> Message:
-    try:
-        return msgspec.json.decode(request.messages[-1], type=Message)
-    except msgspec.ValidationError:
-        return Message()
+    """What is answered: the last message that is not a system one. Agents send reminders as system messages after the user's own."""
+    for raw in reversed(request.messages):
+        try:
+            message = msgspec.json.decode(raw, type=Message)
+        except msgspec.ValidationError:
+            continue
+        if message.role not in ("system", "developer"):
+            return message
+    return Message()
 
 
 def tools_of(request: ChatRequest) -> list[Tool]:
