@@ -10,8 +10,8 @@ from tests.messages.asking import TOOL_F, ask, body, call, policy, raw, result, 
 
 from ferrule.errors import InvalidRequest
 from ferrule.messages import decode, translate
-from ferrule.messages.json_text import NOTHING
-from ferrule.messages.schema import blocks_in, is_given
+from ferrule.messages.json_text import NOTHING, is_given
+from ferrule.messages.schema import blocks_in
 
 DEEP = b"[" * 10_000 + b"]" * 10_000
 

@@ -64,7 +64,8 @@ def test_assertion_20_schemas_go_up_unchanged() -> None:
     [
         ([TOOL_F, {"input_schema": {}}], "tools.1.name: must be a non-empty string"),
         ([{"name": "", "input_schema": {}}], "tools.0.name: must be a non-empty string"),
-        ([{"name": "F", "input_schema": "x"}], "tools.0.input_schema: must be an object"),
+        ([{"name": "F", "input_schema": "x"}], "tools: the tool 'F': input_schema must be an object"),
+        ([{"name": "F", "description": 5}], "tools: the tool 'F': description must be a string"),
     ],
 )
 def test_tools_that_are_none(tools: list[Any], says: str) -> None:
@@ -113,8 +114,9 @@ def test_tools_come_and_go_by_system_messages() -> None:
     assert names(tools=tools, messages=[user("a"), system(add), system(remove)]) == ["F"]
     assert names(tools=tools, messages=[user("a"), system(add), system(remove), system(add)]) == ["F", "D"]
     assert names(tools=tools, messages=[user("a"), system(define)]) == ["F", "N"]
-    broken = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": 5}}
-    assert names(tools=tools, messages=[user("a"), system(broken)]) == ["F"]
+    for broken in (5, {"input_schema": {}}):
+        block = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": broken}}
+        assert names(tools=tools, messages=[user("a"), system(block)]) == ["F"]
     gone = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "F"}}
     assert names(tools=tools, messages=[user("a"), system(gone)]) is None
 

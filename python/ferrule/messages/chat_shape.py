@@ -49,7 +49,7 @@ class ChatMessage(msgspec.Struct, omit_defaults=True, gc=False):
 
 class Function(msgspec.Struct, omit_defaults=True, gc=False):
     name: str
-    description: str | None = None
+    description: msgspec.Raw = NOTHING
     parameters: msgspec.Raw = NOTHING
     strict: bool | None = None
 

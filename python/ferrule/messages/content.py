@@ -12,7 +12,7 @@ import msgspec
 from ferrule.errors import InvalidRequest
 from ferrule.messages import media
 from ferrule.messages.chat_shape import ImagePart, ImageUrl, TextPart, encode
-from ferrule.messages.json_text import BLANK_LINE, EMPTY, LINE, joined, quoted, string_in, wrapped
+from ferrule.messages.json_text import BLANK_LINE, EMPTY, LINE, is_given, joined, opening, quoted, string_in, wrapped
 from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Block, Source, blocks_in
@@ -106,7 +106,7 @@ def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
     texts += text_in(block, path)
     texts += strings(block.stdout, block.stderr)
     texts += [wrapped(b"error: ", code, b"") for code in strings(block.error_code)]
-    if bytes(block.return_code) not in (b"", b"null", b"0"):
+    if is_given(block.return_code) and bytes(block.return_code) != b"0":
         texts.append(quoted(f"exit status {str(block.return_code, 'utf-8')}"))
     references = blocks_in(block.tool_references, f"{path}.tool_references")
     texts += [available(reference.tool_name) for reference in references if isinstance(reference, Block)]
@@ -117,7 +117,7 @@ def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
 
 def strings(*members: msgspec.Raw) -> list[bytes]:
     """Those that are non-empty strings; anything else in a hint is as good as absent."""
-    return [literal for literal in map(bytes, members) if literal[:1] == b'"' and literal != EMPTY]
+    return [literal for literal in (bytes(member) for member in members if opening(member) == '"') if literal != EMPTY]
 
 
 # Block by block

@@ -38,7 +38,7 @@ def text_of(request: Request) -> list[str]:
         literals += _message_texts(message, f"messages.{index}.content")
     texts = [*map(unquoted, literals), *request.documents.values()]
     for tool in visible(request):
-        texts += [tool.name or "", tool.description or "", str(tool.input_schema, "utf-8")]
+        texts += [tool.name or "", *map(unquoted, strings(tool.description)), str(tool.input_schema, "utf-8")]
     return [text for text in texts if text]
 
 

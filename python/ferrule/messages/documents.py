@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 import pypdf
 
+from ferrule.messages.json_text import opening
 from ferrule.messages.media import wants_document_text
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Block, Request, Source, blocks_in
@@ -110,7 +111,7 @@ def _pdfs(blocks: list[Block], path: str, depth: int) -> Iterator[Pending]:
         if block.type == "document" and isinstance(source, Source):
             if source.type == "base64" and source.media_type in (None, "application/pdf"):
                 yield Pending(at, bytes(source.data))
-        elif block.type in ("tool_result", "mcp_tool_result") and depth < _DEPTH_MAX and bytes(block.content).startswith(b"["):
+        elif block.type in ("tool_result", "mcp_tool_result") and depth < _DEPTH_MAX and opening(block.content) == "[":
             inner = blocks_in(block.content, f"{at}.content")
             if isinstance(inner, list):
                 yield from _pdfs(inner, f"{at}.content", depth + 1)

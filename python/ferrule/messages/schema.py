@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 
 from ferrule.errors import InvalidRequest
-from ferrule.messages.json_text import NOTHING
+from ferrule.messages.json_text import EMPTY, NOTHING, opening
 
 ROLES = frozenset({"user", "assistant", "system"})
 
@@ -93,7 +93,7 @@ class Tool(msgspec.Struct, gc=False):
 
     name: str | None = None
     type: str | None = None
-    description: str | None = None
+    description: msgspec.Raw = NOTHING
     input_schema: msgspec.Raw = NOTHING
     strict: bool | None = None
     defer_loading: bool | None = None
@@ -159,28 +159,23 @@ _blocks_decoder = msgspec.json.Decoder(list[Block])
 _block_decoder = msgspec.json.Decoder(Block)
 
 
-def is_given(raw: msgspec.Raw) -> bool:
-    """Whether an opaque member is there and not null."""
-    return bytes(raw) not in (b"", b"null")
-
-
 def blocks_in(content: msgspec.Raw, path: str) -> bytes | list[Block]:
     """Nested content: a string stays a literal; one block stands for a list of it; absent, null and empty are an empty list."""
-    raw = bytes(content)
     try:
-        match raw[:1]:
-            case b'"':
-                return raw if raw != b'""' else []
-            case b"[":
-                return _blocks_decoder.decode(raw)
-            case b"{":
-                return [_block_decoder.decode(raw)]
+        match opening(content):
+            case '"':
+                literal = bytes(content)
+                return literal if literal != EMPTY else []
+            case "[":
+                return _blocks_decoder.decode(content)
+            case "{":
+                return [_block_decoder.decode(content)]
+            case "" | "n":
+                return []
     except msgspec.ValidationError as error:
         raise _explained(str(error), path) from None
     except RecursionError:
         raise InvalidRequest(path, "is nested too deeply") from None
-    if raw in (b"", b"null"):
-        return []
     raise InvalidRequest(path, "must be a string or an array of content blocks")
 
 

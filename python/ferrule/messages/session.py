@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ferrule.messages.json_text import EMPTY, joined, quoted
-from ferrule.messages.schema import Block, Request, is_given
+from ferrule.messages.json_text import EMPTY, is_given, joined, quoted
+from ferrule.messages.schema import Block, Request
 from ferrule.messages.system import system_text
 
 HEADER = "x-claude-code-session-id"

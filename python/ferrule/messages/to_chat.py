@@ -12,10 +12,11 @@ import msgspec
 from ferrule.errors import InvalidRequest
 from ferrule.messages.chat_shape import ChatBody, ChatMessage, JsonSchema, ResponseFormat, StreamOptions, encode
 from ferrule.messages.content import Reader
+from ferrule.messages.json_text import is_given
 from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
 from ferrule.messages.sampling import checked_max_tokens, checked_sampling
-from ferrule.messages.schema import OutputFormat, Request, is_given
+from ferrule.messages.schema import OutputFormat, Request
 from ferrule.messages.system import system_text
 from ferrule.messages.thinking import Plan, checked_budget, plan
 from ferrule.messages.tool_names import ToolNames

@@ -12,9 +12,10 @@ import msgspec
 
 from ferrule.errors import InvalidRequest
 from ferrule.messages.chat_shape import Function, FunctionName, FunctionTool, NamedTool
+from ferrule.messages.json_text import NOTHING, opening
 from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
-from ferrule.messages.schema import Block, Request, Tool, ToolChoice, blocks_in, is_given
+from ferrule.messages.schema import Block, Request, Tool, ToolChoice, blocks_in
 from ferrule.messages.tool_names import ToolNames
 from ferrule.messages.typed_tools import CLIENT_TOOLS, TOOL_SEARCH_FAMILIES, family
 
@@ -33,10 +34,8 @@ class Offer(msgspec.Struct):
 def offer(request: Request, policy: Policy, names: ToolNames, losses: Losses) -> Offer:
     """Raises InvalidRequest for a tool without a name, and where the client insists on a tool that cannot be had."""
     for index, tool in enumerate(request.tools or ()):
-        if tool.is_custom and not tool.name:
+        if not tool.name and tool.is_custom:
             raise InvalidRequest(f"tools.{index}.name", "must be a non-empty string")
-        if is_given(tool.input_schema) and not bytes(tool.input_schema).startswith(b"{"):
-            raise InvalidRequest(f"tools.{index}.input_schema", "must be an object")
     offered, unavailable = _sorted_out(request, policy, losses)
     functions = [_function(tool, names) for tool in offered]
     choice = request.tool_choice
@@ -114,7 +113,7 @@ def _changes(request: Request) -> Iterator[tuple[bool, str, Tool | None]]:
 
 def _referenced(block: Block) -> Iterator[str]:
     """Names in a result: `tool_reference` blocks, alone or inside a search result's `tool_references`."""
-    if not bytes(block.content).startswith((b"[", b"{")):
+    if opening(block.content) not in ("[", "{"):
         return
     blocks = blocks_in(block.content, "content")
     for inner in blocks if isinstance(blocks, list) else ():
@@ -128,9 +127,10 @@ def _defined(block: Block) -> Tool | None:
     if block.tool is None or block.tool.type != "tool_definition":
         return None
     try:
-        return msgspec.json.decode(block.tool.definition, type=Tool)
+        tool = msgspec.json.decode(block.tool.definition, type=Tool)
     except msgspec.MsgspecError:
         return None
+    return tool if tool.name else None
 
 
 def _sorted_out(request: Request, policy: Policy, losses: Losses) -> tuple[list[Tool], list[Tool]]:
@@ -157,8 +157,19 @@ def _function(tool: Tool, names: ToolNames) -> FunctionTool:
     typed = CLIENT_TOOLS.get(tool.type) if tool.type else None
     if typed is not None:
         return FunctionTool(Function(name, typed.description, typed.parameters))
-    schema = tool.input_schema if is_given(tool.input_schema) else _NO_PARAMETERS
-    return FunctionTool(Function(name, tool.description, schema, tool.strict or None))
+    schema = _member(tool, tool.input_schema, "{", "input_schema must be an object")
+    description = _member(tool, tool.description, '"', "description must be a string")
+    return FunctionTool(Function(name, description, _NO_PARAMETERS if schema is NOTHING else schema, tool.strict or None))
+
+
+def _member(tool: Tool, raw: msgspec.Raw, starts_with: str, expected: str) -> msgspec.Raw:
+    """An opaque member as it came, checked by its first character; NOTHING for null."""
+    first = opening(raw)
+    if first == starts_with:
+        return raw
+    if first in ("", "n"):
+        return NOTHING
+    raise InvalidRequest("tools", f"the tool {tool.name!r}: {expected}")
 
 
 def _was_left_out(choice: ToolChoice, offered: list[Tool], unavailable: list[Tool], policy: Policy) -> bool:

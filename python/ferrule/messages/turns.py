@@ -13,7 +13,7 @@ from ferrule.errors import InvalidRequest
 from ferrule.messages.chat_shape import CalledFunction, ChatMessage, ImagePart, ToolCall
 from ferrule.messages.content import Item, Reader, items_of, result_items, text_in, told
 from ferrule.messages.handed_out import engine_id, reasoning_of
-from ferrule.messages.json_text import EMPTY, LINE, joined, quoted, string_in
+from ferrule.messages.json_text import EMPTY, LINE, joined, opening, quoted, string_in
 from ferrule.messages.schema import Block, Message
 from ferrule.messages.system import reminder, system_text
 from ferrule.messages.tool_names import ToolNames
@@ -24,7 +24,7 @@ _IMAGE_FOLLOWS = b'"[image: see the next message]"'
 _EMPTY = msgspec.Raw(EMPTY)
 
 
-class _AssistantTurn(msgspec.Struct):
+class _AssistantTurn(msgspec.Struct, gc=False):
     """One assistant message and the answers to its calls."""
 
     text: bytes | None
@@ -166,14 +166,13 @@ class Conversation:
 
     def _has_plain_answer(self, block: Block) -> bool:
         """Whether this was the usual result, a string for a waiting call, and is told: the short way for the bulk of a long history."""
-        literal = bytes(block.content)
-        if block.is_error or literal[:1] != b'"':
+        if block.is_error or opening(block.content) != '"':
             return False
         call_id = engine_id(block.tool_use_id or "")
         waiting = self._open_calls.get(call_id)
         if not waiting:
             return False
-        _answer(waiting.pop(), call_id, literal)
+        _answer(waiting.pop(), call_id, block.content)
         return True
 
     def _add_result(self, block: Block, path: str) -> tuple[list[Item], list[Item]]:
@@ -186,7 +185,7 @@ class Conversation:
         if not waiting:
             return [], [quoted(f"[Result of tool call {call_id}]"), *items]
         texts = [_IMAGE_FOLLOWS if isinstance(item, ImagePart) else item for item in items]
-        name = _answer(waiting.pop(), call_id, joined(texts, LINE))
+        name = _answer(waiting.pop(), call_id, msgspec.Raw(joined(texts, LINE)))
         images: list[Item] = [item for item in items if isinstance(item, ImagePart)]
         if images:
             images.insert(0, quoted(f"[Image from the result of {name}, call {call_id}]"))
@@ -202,11 +201,11 @@ class Conversation:
             self._turns.append(ChatMessage("user", told(items)))
 
 
-def _answer(turn: _AssistantTurn, call_id: str, literal: bytes) -> str:
+def _answer(turn: _AssistantTurn, call_id: str, text: msgspec.Raw) -> str:
     """Puts a result behind its call; the name of the function that was called."""
-    turn.results.append(ChatMessage("tool", msgspec.Raw(literal), tool_call_id=call_id))
-    ids = [call.id for call in turn.unanswered]
-    return turn.unanswered.pop(ids.index(call_id)).function.name
+    turn.results.append(ChatMessage("tool", text, tool_call_id=call_id))
+    place = 0 if turn.unanswered[0].id == call_id else [call.id for call in turn.unanswered].index(call_id)
+    return turn.unanswered.pop(place).function.name
 
 
 def _thought(block: Block, path: str) -> list[bytes]:

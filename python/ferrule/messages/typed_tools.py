@@ -17,11 +17,11 @@ class Typed(msgspec.Struct, frozen=True):
     """A client's own tool of a well-known kind, as a function."""
 
     name: str
-    description: str
+    description: msgspec.Raw
     parameters: msgspec.Raw
 
 
-def _parameters(schema: object) -> msgspec.Raw:
+def _raw(schema: object) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(schema))
 
 
@@ -47,13 +47,13 @@ _EDIT_FIELDS: dict[str, object] = {
 def _editor(name: str, commands: list[str]) -> Typed:
     command = {"type": "string", "enum": commands, "description": "What to do"}
     schema = {"type": "object", "properties": {"command": command, **_EDIT_FIELDS}, "required": ["command", "path"]}
-    return Typed(name, "View, create and edit text files.", _parameters(schema))
+    return Typed(name, _raw("View, create and edit text files."), _raw(schema))
 
 
 _BASH = Typed(
     "bash",
-    "Run a command in a persistent bash session.",
-    _parameters(
+    _raw("Run a command in a persistent bash session."),
+    _raw(
         {
             "type": "object",
             "properties": {
@@ -66,8 +66,8 @@ _BASH = Typed(
 
 _MEMORY = Typed(
     "memory",
-    "Keep notes in files under /memories that outlast the conversation.",
-    _parameters(
+    _raw("Keep notes in files under /memories that outlast the conversation."),
+    _raw(
         {
             "type": "object",
             "properties": {
