@@ -11,11 +11,11 @@ pub(super) fn scan(text: &str) -> Option<Chunk<'_>> {
     let (mut choice, mut usage) = (Choice::default(), None);
     scanner.object(|s, key| {
         match key {
-            "choices" => choice = s.choices()?,
-            "usage" => usage = if s.null() { None } else { Some(s.usage()?) },
-            "object" if s.string()? == "error" => return None,
-            "object" => {}
-            "error" | "detail" | "message" => return s.null().then_some(()),
+            b"choices" => choice = s.choices()?,
+            b"usage" => usage = if s.null() { None } else { Some(s.usage()?) },
+            b"object" if s.string()? == "error" => return None,
+            b"object" => {}
+            b"error" | b"detail" | b"message" => return s.null().then_some(()),
             _ => s.skip()?,
         }
         Some(())
@@ -37,11 +37,11 @@ impl<'a> Scanner<'a> {
         self.expect(b'[')?;
         self.object(|s, key| {
             match key {
-                "delta" => choice.delta = s.delta()?,
-                "finish_reason" => choice.finish = s.string_or_null()?,
-                "stop_reason" => choice.stop_reason = s.stop()?,
-                "matched_stop" => choice.matched_stop = s.stop()?,
-                "index" => s.expect(b'0')?,
+                b"delta" => choice.delta = s.delta()?,
+                b"finish_reason" => choice.finish = s.string_or_null()?,
+                b"stop_reason" => choice.stop_reason = s.stop()?,
+                b"matched_stop" => choice.matched_stop = s.stop()?,
+                b"index" => s.expect(b'0')?,
                 _ => s.skip()?,
             }
             Some(())
@@ -57,10 +57,10 @@ impl<'a> Scanner<'a> {
         }
         self.object(|s, key| {
             match key {
-                "content" => delta.content = s.string_or_null()?,
-                "reasoning" => delta.reasoning = s.string_or_null()?,
-                "reasoning_content" => delta.reasoning_content = s.string_or_null()?,
-                "tool_calls" => delta.tool_calls = s.tool_calls()?,
+                b"content" => delta.content = s.string_or_null()?,
+                b"reasoning" => delta.reasoning = s.string_or_null()?,
+                b"reasoning_content" => delta.reasoning_content = s.string_or_null()?,
+                b"tool_calls" => delta.tool_calls = s.tool_calls()?,
                 _ => s.skip()?,
             }
             Some(())
@@ -87,9 +87,9 @@ impl<'a> Scanner<'a> {
         let mut call = ToolDelta::default();
         self.object(|s, key| {
             match key {
-                "index" => call.index = s.count()?.map(u32::try_from).transpose().ok()?,
-                "id" => call.id = s.string_or_null()?,
-                "function" => (call.name, call.arguments) = s.function()?,
+                b"index" => call.index = s.count()?.map(u32::try_from).transpose().ok()?,
+                b"id" => call.id = s.string_or_null()?,
+                b"function" => (call.name, call.arguments) = s.function()?,
                 _ => s.skip()?,
             }
             Some(())
@@ -102,8 +102,8 @@ impl<'a> Scanner<'a> {
         if !self.null() {
             self.object(|s, key| {
                 match key {
-                    "name" => name = s.string_or_null()?,
-                    "arguments" => arguments = s.string_or_null()?,
+                    b"name" => name = s.string_or_null()?,
+                    b"arguments" => arguments = s.string_or_null()?,
                     _ => s.skip()?,
                 }
                 Some(())
@@ -117,11 +117,11 @@ impl<'a> Scanner<'a> {
         let mut detailed = None;
         self.object(|s, key| {
             match key {
-                "prompt_tokens" => usage.prompt_tokens = s.count()?.unwrap_or(0),
-                "completion_tokens" => usage.completion_tokens = s.count()?.unwrap_or(0),
-                "reasoning_tokens" => usage.reasoning_tokens = s.count()?,
-                "prompt_tokens_details" => usage.cached_tokens = s.detail("cached_tokens")?.unwrap_or(0),
-                "completion_tokens_details" => detailed = s.detail("reasoning_tokens")?,
+                b"prompt_tokens" => usage.prompt_tokens = s.count()?.unwrap_or(0),
+                b"completion_tokens" => usage.completion_tokens = s.count()?.unwrap_or(0),
+                b"reasoning_tokens" => usage.reasoning_tokens = s.count()?,
+                b"prompt_tokens_details" => usage.cached_tokens = s.detail(b"cached_tokens")?.unwrap_or(0),
+                b"completion_tokens_details" => detailed = s.detail(b"reasoning_tokens")?,
                 _ => s.skip()?,
             }
             Some(())
@@ -131,7 +131,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// One count out of an object of details, or null.
-    fn detail(&mut self, name: &str) -> Option<Option<u64>> {
+    fn detail(&mut self, name: &[u8]) -> Option<Option<u64>> {
         let mut detail = None;
         if !self.null() {
             self.object(|s, key| {
@@ -187,7 +187,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn object(&mut self, mut on_member: impl FnMut(&mut Self, &'a str) -> Option<()>) -> Option<()> {
+    fn object(&mut self, mut on_member: impl FnMut(&mut Self, &'a [u8]) -> Option<()>) -> Option<()> {
         self.expect(b'{')?;
         if self.expect(b'}').is_some() {
             return Some(());
@@ -203,13 +203,13 @@ impl<'a> Scanner<'a> {
     }
 
     /// A name without escapes: an escaped one may be one that is known.
-    fn name(&mut self) -> Option<&'a str> {
+    fn name(&mut self) -> Option<&'a [u8]> {
         self.expect(b'"')?;
-        let start = self.at;
-        self.at += plain_length(self.text.as_bytes().get(start..)?);
-        let name = self.text.get(start..self.at);
+        let rest = self.text.as_bytes().get(self.at..)?;
+        let name = rest.get(..plain_length(rest))?;
+        self.at += name.len();
         self.expect(b'"')?;
-        name
+        Some(name)
     }
 
     fn string(&mut self) -> Option<&'a str> {

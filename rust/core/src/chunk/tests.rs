@@ -171,7 +171,12 @@ fn errors_in_every_shape() {
 
 #[test]
 fn no_error_where_none_is_said() {
-    for text in [r#"{"choices":[],"error":null}"#, r#"{"choices":[],"error":""}"#, r#"{"choices":[],"message":"m","detail":"d"}"#, r#"{"message":{}}"#] {
+    for text in [
+        r#"{"choices":[],"error":null}"#,
+        r#"{"choices":[],"error":""}"#,
+        r#"{"choices":[],"message":"m","detail":"d"}"#,
+        r#"{"message":{}}"#,
+    ] {
         assert_eq!(read_both(text).unwrap(), Chunk::default(), "{text}");
     }
 }
