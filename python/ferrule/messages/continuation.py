@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ferrule.messages.chat_shape import TemplateKwargs
 from ferrule.messages.to_chat import Translation
 
 _encode = msgspec.json.Encoder().encode
@@ -24,6 +25,8 @@ def continued(translation: Translation, reasoning: str, spent_tokens: int) -> by
     body["max_tokens"] = msgspec.Raw(_encode(max(1, translation.max_tokens - spent_tokens)))
     body["stream"] = msgspec.Raw(b"true")
     body["stream_options"] = msgspec.Raw(b'{"include_usage":true}')
+    # the reasoning is over; a parser that waits for its end would take the answer for more of it
+    body["chat_template_kwargs"] = msgspec.Raw(_encode(TemplateKwargs(enable_thinking=False, thinking=False)))
     body["continue_final_message"] = msgspec.Raw(b"true")
     body["add_generation_prompt"] = msgspec.Raw(b"false")
     return _encode(body)
