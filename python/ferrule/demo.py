@@ -44,13 +44,13 @@ class DemoError(Exception):
     """Something that ends the demo with status 1; the message is for the person at the terminal."""
 
 
-class _Delta(msgspec.Struct):
+class _Delta(msgspec.Struct, frozen=True):
     text: str = ""
     thinking: str = ""
     stop_reason: str | None = None
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, frozen=True):
     type: str
     delta: _Delta = _Delta()
 
