@@ -16,8 +16,8 @@ venv() {  # NAME REQUIREMENT...
 
 node_packages() {
     local target=$dir/node
-    cmp -s "$root/tests/clients/node/package.json" "$target/.done" && return
-    rm -rf "$target" && mkdir -p "$target" && cp "$root/tests/clients/node/package.json" "$target/" &&
+    cmp -s "$root/tests/clients/programs/node/package.json" "$target/.done" && return
+    rm -rf "$target" && mkdir -p "$target" && cp "$root/tests/clients/programs/node/package.json" "$target/" &&
         (cd "$target" && npm install --no-audit --no-fund --no-update-notifier --loglevel=error) && cp "$target/package.json" "$target/.done"
 }
 
