@@ -3,8 +3,6 @@
 //! One table from status to kind; the engine's own words are kept where they help the client, without addresses, paths and stack traces.
 //! Context overflows get the exact wordings that clients act on.
 
-use serde_json::Value;
-
 use crate::chunk::BackendError;
 use crate::outcome::ErrorKind;
 use crate::overflow::overflow_message;
@@ -23,44 +21,13 @@ pub struct BackendFailure {
 
 /// An HTTP error of a backend, in any of the shapes engines use: `error` as object or string, flat, `detail`, plain text, HTML, nothing.
 pub fn backend_error(status: u16, body: &[u8]) -> BackendFailure {
-    let error = match serde_json::from_slice::<Value>(body) {
-        Ok(value) => read_error(&value),
-        Err(_) => BackendError { message: plain_text(body), ..BackendError::default() },
-    };
-    classify(status, &error)
+    let plain = |_| BackendError { message: plain_text(body), ..BackendError::default() };
+    classify(status, &BackendError::read(body).unwrap_or_else(plain))
 }
 
 /// An error event in a stream; without a status of its own it is the engine's failure.
 pub fn stream_failure(error: &BackendError) -> BackendFailure {
     classify(error.status.filter(|status| *status >= 400).unwrap_or(500), error)
-}
-
-/// Reads an error object of any shape.
-pub fn read_error(value: &Value) -> BackendError {
-    let inner = match value.get("error") {
-        Some(error) if !error.is_null() => error,
-        _ => value,
-    };
-    let text = |member: &str| inner.get(member).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let number = |member: &str| inner.get(member).and_then(Value::as_u64);
-    let message = match inner {
-        Value::String(message) => message.clone(),
-        _ => [text("message"), text("detail")].into_iter().find(|said| !said.is_empty()).unwrap_or_else(|| detail_text(inner)),
-    };
-    BackendError {
-        status: number("code").and_then(|code| u16::try_from(code).ok()).filter(|code| (400..600).contains(code)),
-        kind: text("type"),
-        message,
-        prompt_tokens: number("n_prompt_tokens"),
-        context_window: number("n_ctx"),
-    }
-}
-
-/// FastAPI's list of what is wrong where.
-fn detail_text(inner: &Value) -> String {
-    let items = inner.get("detail").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let said: Vec<&str> = items.iter().filter_map(|item| item.get("msg")?.as_str()).collect();
-    said.join("; ")
 }
 
 fn plain_text(body: &[u8]) -> String {

@@ -7,7 +7,6 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::chunk::{Arguments, BackendError, Chunk, ToolDelta};
-use crate::failure::read_error;
 use crate::fold::Fold;
 use crate::message::{ErrorKind, Machine, Options, Outcome};
 use crate::outcome::Usage;
@@ -19,8 +18,8 @@ pub use crate::failure::{BackendFailure, backend_error};
 struct Completion<'a> {
     #[serde(borrow, default)]
     choices: Option<Vec<Choice<'a>>>,
-    #[serde(default)]
-    usage: Value,
+    #[serde(borrow, default)]
+    usage: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -89,7 +88,7 @@ fn tell(completion: &Completion<'_>, machine: &mut Machine, fold: &mut Fold) {
         tool_calls: message.map(calls).unwrap_or_default(),
         finish: string(choice.finish_reason),
         matched_stop: [choice.stop_reason, choice.matched_stop].into_iter().map(string).find(|text| !text.is_empty()),
-        usage: read_usage(&completion.usage),
+        usage: completion.usage.and_then(|raw| Usage::read(raw.get()).ok()).flatten(),
         error: None,
     };
     machine.chunk(&chunk, fold);
@@ -98,10 +97,9 @@ fn tell(completion: &Completion<'_>, machine: &mut Machine, fold: &mut Fold) {
 
 /// An error under a 200, or something that is no chat completion at all.
 fn tell_failure(body: &[u8], machine: &mut Machine, fold: &mut Fold) {
-    let error = serde_json::from_slice::<Value>(body).ok().map(|value| read_error(&value)).filter(|error| !error.message.is_empty());
-    match error {
-        Some(error) => machine.chunk(&failed(error), fold),
-        None => machine.fail(ErrorKind::Api, "the backend's reply is not a chat completion", fold),
+    match BackendError::read(body) {
+        Ok(error) if !error.message.is_empty() => machine.chunk(&failed(error), fold),
+        _ => machine.fail(ErrorKind::Api, "the backend's reply is not a chat completion", fold),
     }
 }
 
@@ -141,21 +139,6 @@ fn content_text(raw: &RawValue) -> Cow<'_, str> {
     }
     let parts: Vec<Value> = serde_json::from_str(raw.get()).unwrap_or_default();
     Cow::Owned(parts.iter().filter_map(|part| part.get("text")?.as_str()).map(escape).collect())
-}
-
-fn read_usage(usage: &Value) -> Option<Usage> {
-    let count = |value: &Value, member: &str| value.get(member).and_then(Value::as_u64);
-    let details = |object: &str, member: &str| usage.get(object).and_then(|details| count(details, member));
-    let usage_object = usage.as_object()?;
-    if usage_object.is_empty() {
-        return None;
-    }
-    Some(Usage {
-        prompt_tokens: count(usage, "prompt_tokens").unwrap_or(0),
-        completion_tokens: count(usage, "completion_tokens").unwrap_or(0),
-        cached_tokens: details("prompt_tokens_details", "cached_tokens").unwrap_or(0),
-        reasoning_tokens: details("completion_tokens_details", "reasoning_tokens").or_else(|| count(usage, "reasoning_tokens")),
-    })
 }
 
 #[cfg(test)]

@@ -4,9 +4,28 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserializer, Visitor};
+use serde_json::value::RawValue;
 
-use super::BackendError;
 use super::parse::{Parsed, elements, members, some, unquoted};
+use super::{BackendError, ChunkFault};
+
+impl BackendError {
+    /// A whole body that tells of an error; one that says nothing is empty. What is no JSON is a fault.
+    pub fn read(body: &[u8]) -> Parsed<Self> {
+        let text = std::str::from_utf8(body).map_err(|_| ChunkFault::NotUtf8)?;
+        let raw = serde_json::from_str::<&RawValue>(text)?.get();
+        if !raw.starts_with('{') {
+            return Ok(if raw.starts_with('"') { said(raw) } else { Self::default() });
+        }
+        let mut failure = Failure::default();
+        members("error", raw, &mut |key, value| failure.member(key, value))?;
+        Ok(failure.read(raw, false)?.unwrap_or_default())
+    }
+}
+
+fn said(raw: &str) -> BackendError {
+    BackendError { message: decoded(raw).into_owned(), ..BackendError::default() }
+}
 
 /// Top-level members that tell of an error, when they are there and not null.
 #[derive(Default)]
@@ -39,7 +58,7 @@ impl<'a> Failure<'a> {
             None => return Ok(None),
         };
         if !error.trim_ascii_start().starts_with('{') {
-            return Ok(Some(BackendError { message: decoded(error).into_owned(), ..BackendError::default() }));
+            return Ok(Some(said(error)));
         }
         let mut read = BackendError::default();
         let mut detail = None;

@@ -22,7 +22,7 @@ pub(super) fn parse(text: &str) -> Parsed<Chunk<'_>> {
     })?;
     let error = failure.read(text, choices.is_some())?;
     let choice = choices.map(first_choice).transpose()?.flatten().unwrap_or_default();
-    Ok(choice.into_chunk(usage.map(usage_of).transpose()?, error))
+    Ok(choice.into_chunk(usage.map(Usage::read).transpose()?.flatten(), error))
 }
 
 fn first_choice(raw: &str) -> Parsed<Option<Choice<'_>>> {
@@ -105,34 +105,42 @@ fn tool_delta_of(raw: &str) -> Parsed<ToolDelta<'_>> {
     })
 }
 
-fn usage_of(raw: &str) -> Parsed<Usage> {
-    let mut usage = Usage::default();
-    let (mut prompt_details, mut completion_details) = (None, None);
-    members("usage", raw, &mut |key, value| match key {
-        "prompt_tokens" => usage.prompt_tokens = count(value).unwrap_or(0),
-        "completion_tokens" => usage.completion_tokens = count(value).unwrap_or(0),
-        "reasoning_tokens" => usage.reasoning_tokens = count(value),
-        "prompt_tokens_details" => prompt_details = some(value),
-        "completion_tokens_details" => completion_details = some(value),
-        _ => {}
-    })?;
-    if let Some(details) = prompt_details {
-        members("prompt_tokens_details", details, &mut |key, value| {
-            if key == "cached_tokens" {
-                usage.cached_tokens = count(value).unwrap_or(0);
-            }
+impl Usage {
+    /// The object `usage`, raw.
+    pub(crate) fn read(raw: &str) -> Parsed<Option<Self>> {
+        let mut usage = Self::default();
+        let (mut prompt_details, mut completion_details) = (None, None);
+        members("usage", raw, &mut |key, value| match key {
+            "prompt_tokens" => usage.prompt_tokens = count(value).unwrap_or(0),
+            "completion_tokens" => usage.completion_tokens = count(value).unwrap_or(0),
+            "reasoning_tokens" => usage.reasoning_tokens = count(value),
+            "prompt_tokens_details" => prompt_details = some(value),
+            "completion_tokens_details" => completion_details = some(value),
+            _ => {}
         })?;
+        if let Some(details) = prompt_details {
+            members("prompt_tokens_details", details, &mut |key, value| {
+                if key == "cached_tokens" {
+                    usage.cached_tokens = count(value).unwrap_or(0);
+                }
+            })?;
+        }
+        if let Some(details) = completion_details {
+            let mut reasoning_tokens = None;
+            members("completion_tokens_details", details, &mut |key, value| {
+                if key == "reasoning_tokens" {
+                    reasoning_tokens = count(value);
+                }
+            })?;
+            usage.reasoning_tokens = reasoning_tokens.or(usage.reasoning_tokens);
+        }
+        Ok(usage.counted())
     }
-    if let Some(details) = completion_details {
-        let mut reasoning_tokens = None;
-        members("completion_tokens_details", details, &mut |key, value| {
-            if key == "reasoning_tokens" {
-                reasoning_tokens = count(value);
-            }
-        })?;
-        usage.reasoning_tokens = reasoning_tokens.or(usage.reasoning_tokens);
+
+    /// None when nothing was counted, which is what an empty object says.
+    pub(super) fn counted(self) -> Option<Self> {
+        (self != Self::default()).then_some(self)
     }
-    Ok(usage)
 }
 
 /// A number of tokens; None for what is no whole, positive number. Floats come from gateways between us and the engine.

@@ -12,7 +12,7 @@ pub(super) fn scan(text: &str) -> Option<Chunk<'_>> {
     scanner.object(|s, key| {
         match key {
             b"choices" => choice = s.choices()?,
-            b"usage" => usage = if s.null() { None } else { Some(s.usage()?) },
+            b"usage" => usage = if s.null() { None } else { s.usage()?.counted() },
             b"object" if s.string()? == "error" => return None,
             b"object" => {}
             b"error" | b"detail" | b"message" => return s.null().then_some(()),

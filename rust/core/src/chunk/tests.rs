@@ -127,13 +127,14 @@ fn usage_as_each_engine_reports_it() {
             (24, 53, 0, None),
         ),
         (r#"{"prompt_tokens":24.0,"completion_tokens":-1,"prompt_tokens_details":{"cached_tokens":1e400}}"#, (24, 0, 0, None)),
-        (r#"{"prompt_tokens":"24"}"#, (0, 0, 0, None)),
     ] {
         let text = format!(r#"{{"choices":[],"usage":{usage},"system_fingerprint":"x"}}"#);
         let usage = read_both(&text).unwrap().usage.expect("usage");
         assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens), expected, "{text}");
     }
-    assert_eq!(read_both(r#"{"choices":[],"usage":null}"#).unwrap(), Chunk::default());
+    for nothing in ["null", "{}", r#"{"prompt_tokens":"24"}"#, r#"{"prompt_tokens":0,"completion_tokens":null}"#] {
+        assert_eq!(read_both(&format!(r#"{{"choices":[],"usage":{nothing}}}"#)).unwrap(), Chunk::default(), "{nothing}");
+    }
 }
 
 #[test]
