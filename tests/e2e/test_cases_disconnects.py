@@ -20,10 +20,15 @@ FOREVER: list[Step] = [step for _ in range(200) for step in (D({"content": "x"})
 
 
 @pytest.fixture(scope="module")
-def quick(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend) -> Ferrule:
-    """A proxy with short deadlines."""
+def shared_quick(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend) -> Ferrule:
     pool = {"timeouts": TIMEOUTS, "retries": 0}
     return new_proxy(config_for(shared_backend.url, pool=pool, ping_after_s=PING_AFTER_S, edge={"write_stall_s": 2}))
+
+
+@pytest.fixture
+def quick(shared_quick: Ferrule, backend: ScriptedBackend) -> Ferrule:
+    """A proxy with short deadlines."""
+    return shared_quick
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])

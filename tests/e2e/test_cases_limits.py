@@ -45,9 +45,15 @@ def write_keys(folder: Path, *entries: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def limited(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend, tmp_path_factory: pytest.TempPathFactory) -> Ferrule:
+def shared_limited(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend, tmp_path_factory: pytest.TempPathFactory) -> Ferrule:
     keys = write_keys(tmp_path_factory.mktemp("keys"), *KEYS)
     return new_proxy(config_for(shared_backend.url, auth={"keys_file": keys}, workers=2))
+
+
+@pytest.fixture
+def limited(shared_limited: Ferrule, backend: ScriptedBackend) -> Ferrule:
+    """Two workers, and a key for each kind of limit."""
+    return shared_limited
 
 
 def _complete(proxy: Ferrule) -> None:

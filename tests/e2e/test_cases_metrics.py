@@ -16,9 +16,15 @@ from tests.e2e.test_cases_limits import bearer, key_entry, write_keys
 
 
 @pytest.fixture(scope="module")
-def counted(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend, tmp_path_factory: pytest.TempPathFactory) -> Ferrule:
+def shared_counted(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend, tmp_path_factory: pytest.TempPathFactory) -> Ferrule:
     keys = write_keys(tmp_path_factory.mktemp("keys"), key_entry("a"), key_entry("slow", requests_per_minute=1))
     return new_proxy(config_for(shared_backend.url, auth={"keys_file": keys}, workers=2, pool={"retries": 0}))
+
+
+@pytest.fixture
+def counted(shared_counted: Ferrule, backend: ScriptedBackend) -> Ferrule:
+    """Two workers, with keys."""
+    return shared_counted
 
 
 def test_q03_gauges_return_to_zero_on_every_way_out(counted: Ferrule, backend: ScriptedBackend) -> None:
@@ -75,9 +81,12 @@ def test_q09_times_to_and_between_tokens(counted: Ferrule, backend: ScriptedBack
 
 
 def test_requests_are_counted_by_route_model_and_code(counted: Ferrule) -> None:
-    before = counted.metric("requests_total", route="/v1/messages", model="m", code="200")
-    counted.ask(headers=bearer("a"))
-    counted.wait_for_metric("requests_total", before + 1, route="/v1/messages", model="m", code="200")
+    for path in ("/v1/messages", "/v1/chat/completions"):
+        before = counted.metric("requests_total", model="m", code="200")
+        counted.ask(path, headers=bearer("a"))
+        counted.wait_for_metric("requests_total", before + 1, model="m", code="200")
+    routes = {labels["route"] for name, labels, _ in counted.samples() if name == "ferrule_requests_total" and labels["model"] == "m"}
+    assert len(routes) == 2
 
 
 NAMES = [

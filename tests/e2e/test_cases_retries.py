@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.doubles.backend import Pause, Reply, Reset, ScriptedBackend, refusal, stream, whole
+from tests.doubles.backend import Pause, Reply, Reset, ScriptedBackend, refusal, stream, wait_until, whole
 from tests.doubles.events import assert_ends_with_error, read_events, story_of
 from tests.doubles.frames import DONE, ROLE_DELTA, Canned, D, error_frame
 from tests.doubles.proxy import Ferrule, assert_error, config_for
@@ -56,7 +56,6 @@ BEFORE_THE_FIRST_EVENT = {
     "500": refusal(500),
     "503": refusal(503),
     "429": refusal(429, "slow down", [("retry-after", "9")]),
-    "draining": refusal(500, "cannot schedule new futures after shutdown"),
     "garbage": Reply([b"\x00\x01 not http\r\n\r\n", Reset()], sends_head=False, framing="close"),
 }
 
@@ -64,6 +63,8 @@ BEFORE_THE_FIRST_EVENT = {
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("name", BEFORE_THE_FIRST_EVENT)
 def test_what_fails_before_the_first_event_is_taken_over(pair: Any, name: str, streamed: bool) -> None:
+    if not streamed and name in ("j05_error-first", "j03_role-then-reset", "a17_only-done"):
+        pytest.skip("an engine streams only when asked to")
     ask, home, second = pair(BEFORE_THE_FIRST_EVENT[name])
     answer = ask(stream=streamed)
     assert answer.status == 200, answer.text
@@ -84,7 +85,7 @@ def test_j03_what_was_told_is_never_told_again(pair: Any) -> None:
 
 @pytest.mark.parametrize("status", [400, 404, 413, 422])
 def test_j09_a_refusal_is_the_clients(pair: Any, status: int) -> None:
-    ask, home, second = pair(refusal(status, "bad request"))
+    ask, home, second = pair(refusal(status, "The model `m` does not exist."))
     for _ in range(5):
         assert 400 <= ask().status < 500
     assert (len(home.requests), len(second.requests)) == (5, 0)
@@ -99,6 +100,16 @@ def test_j09_twenty_refusals_move_no_breaker(pair: Any, shared_pair: Pair) -> No
     assert len(home.requests) == 20
     assert second.requests == []
     assert shared_pair[0].metric("backend_healthy") == 2
+
+
+def test_a_draining_backend_is_left_at_once(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
+    one, other = new_backend(), new_backend()
+    proxy = new_proxy(config_for(one.url, other.url, pool={"health": SLOW_PROBES}))
+    one.play(refusal(500, "cannot schedule new futures after shutdown"))
+    other.play(GOOD)
+    for n in range(20):
+        assert story_of(proxy.stream(headers={"x-claude-code-session-id": f"{n}"}).message) == [("text", "good")]
+    assert len(one.requests) == 1, "its health route still says 200, but it takes nobody new"
 
 
 def test_j07_attempts_are_bounded(shared_pair: Pair) -> None:
@@ -141,20 +152,24 @@ def test_j01_it_closes_as_the_request_arrives(new_backend: Callable[..., Scripte
 
 def test_j11_many_failures_at_once_are_one_ejection(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
     one, other = new_backend(), new_backend()
-    proxy = new_proxy(config_for(one.url, other.url, pool={"health": {"interval_s": 0.3, "timeout_s": 1, "rise": 1}}))
+    proxy = new_proxy(config_for(one.url, other.url, pool={"health": {"interval_s": 0.3, "timeout_s": 0.3, "rise": 1}}))
     one.play(Reply([Pause(0.3), Reset()], sends_head=False))
     other.play(Canned("ok"))
     with ThreadPoolExecutor(50) as threads:
         answers = list(threads.map(lambda n: proxy.ask(headers={"x-claude-code-session-id": str(n)}), range(50)))
     assert {answer.status for answer in answers} <= {200, 500, 502, 529}
     one.play(Canned("ok"))
-    proxy.wait_for_metric("backend_healthy", 2, timeout_s=15)
-    assert proxy.ask().status == 200
+
+    def has_recovered() -> bool:
+        assert proxy.ask(headers={"x-claude-code-session-id": str(time.monotonic())}).status == 200
+        return proxy.metric("backend_healthy") == 2
+
+    wait_until(has_recovered, 20, "the one that failed to be tried again")
 
 
 def test_j13_a_busy_probe_is_not_a_dead_backend(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
     backend = new_backend()
-    proxy = new_proxy(config_for(backend.url, pool={"health": {"interval_s": 0.2, "timeout_s": 1, "fall": 1}}))
+    proxy = new_proxy(config_for(backend.url, pool={"health": {"interval_s": 0.2, "timeout_s": 0.2, "fall": 1}}))
     backend.routes["GET", "/health"] = whole({}, 429, [("retry-after", "7")])
     backend.others.clear()
     time.sleep(2)
@@ -166,7 +181,7 @@ def test_j13_a_busy_probe_is_not_a_dead_backend(new_backend: Callable[..., Scrip
 
 def test_j15_all_down_then_back(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
     backend = new_backend()
-    health = {"interval_s": 0.2, "timeout_s": 0.5, "fall": 1, "rise": 1}
+    health = {"interval_s": 0.2, "timeout_s": 0.2, "fall": 1, "rise": 1}
     proxy = new_proxy(config_for(backend.url, pool={"health": health, "queue": {"size": 8, "timeout_s": 0.5}}))
     backend.stop()
     proxy.wait_for_readyz(503, 5)

@@ -129,9 +129,8 @@ ROWS: dict[str, tuple[dict[str, Any], Any, Any, Any, Any]] = {
     ),
     "an unknown format": (
         {"output_config": {"format": {"type": "yaml"}}},
-        Dropped("response_format"),
-        Says(),
-        *[Refused(("output_config.format",))] * 2,
+        Dropped("response_format", "output_config.format"),
+        *[Refused(("output_config.format",))] * 3,
     ),
     "tool_choice": ({"tools": [F_TOOL], "tool_choice": {"type": "any"}}, Dropped("tool_choice"), *[up(tool_choice="required")] * 3),
     "an image, text model": ({"messages": LOOK}, Refused(("messages.0.content.1", "image")), NOTE, FORWARDED, NOTE),

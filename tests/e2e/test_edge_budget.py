@@ -6,19 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.doubles.backend import Hold, Reply, ScriptedBackend, Seen, stream
+from tests.doubles.backend import Hold, Pause, Reply, ScriptedBackend, Seen, stream
 from tests.doubles.events import story_of
 from tests.doubles.frames import DONE, ROLE_DELTA, Canned, D, U
 from tests.doubles.proxy import Ferrule, assert_error, config_for
 
-WORDS = [f"word{n} " for n in range(400)]
+WORDS = [f"word{n} " for n in range(200)]
 ASKED = {"thinking": {"type": "enabled", "budget_tokens": 20}, "max_tokens": 100}
 
 
 def play(seen: Seen) -> Reply | Canned:
     """Reasons without end; asked to continue, it answers."""
     if seen.json["messages"][-1]["role"] != "assistant":
-        return stream(D(ROLE_DELTA), *(D({"reasoning_content": word}) for word in WORDS), Hold())
+        return stream(D(ROLE_DELTA), *(step for word in WORDS for step in (D({"reasoning_content": word}), Pause(0.002))), Hold())
     return stream(D({"content": "the answer"}), D({}, "stop"), U(30, 3), DONE)
 
 

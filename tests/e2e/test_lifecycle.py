@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,26 @@ from tests.e2e.test_cases_limits import key_entry, write_keys
 STREAMS = 40
 
 
-def held(backend: ScriptedBackend) -> Hold:
+@contextmanager
+def held(backend: ScriptedBackend) -> Iterator[Hold]:
+    """Streams stop after `a`, and go on with `b` once released; what is not streamed is answered at once."""
     hold = Hold()
-    backend.play(stream(D({"content": "a"}), hold, D({"content": "b"}), D({}, "stop"), DONE))
-    return hold
+    stopped = stream(D({"content": "a"}), hold, D({"content": "b"}), D({}, "stop"), DONE)
+    backend.play(lambda seen: stopped if seen.json.get("stream") else Canned("whole"))
+    try:
+        yield hold
+    finally:
+        hold.release()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_lets_streams_end(new_backend: Callable[..., ScriptedBackend], tmp_path: Path, workers: int) -> None:
     backend = new_backend()
-    hold = held(backend)
-    with Ferrule(config_for(backend.url, workers=workers, drain_grace_s=20), tmp_path) as proxy, ThreadPoolExecutor(STREAMS) as threads:
+    with (
+        Ferrule(config_for(backend.url, workers=workers, drain_grace_s=20), tmp_path) as proxy,
+        ThreadPoolExecutor(STREAMS) as threads,
+        held(backend) as hold,
+    ):
         live = [threads.submit(proxy.stream) for _ in range(STREAMS)]
         backend.wait_for_requests(STREAMS)
         proxy.signal(signal.SIGTERM)
@@ -47,28 +57,25 @@ def test_sigterm_lets_streams_end(new_backend: Callable[..., ScriptedBackend], t
 
 def test_new_requests_while_draining_are_told_to_leave(new_backend: Callable[..., ScriptedBackend], tmp_path: Path) -> None:
     backend = new_backend()
-    hold = held(backend)
-    with Ferrule(config_for(backend.url, drain_grace_s=20), tmp_path) as proxy, ThreadPoolExecutor(1) as threads:
-        kept = http.client.HTTPConnection(proxy.listen, timeout=5)
-        kept.request("GET", "/v1/models")
-        kept.getresponse().read()
-        live = threads.submit(proxy.stream)
-        backend.wait_for_requests(1)
-        proxy.signal(signal.SIGTERM)
-        proxy.wait_for_readyz(503, 2)
-        kept.request("GET", "/v1/models")
-        answer = kept.getresponse()
-        assert answer.status in (200, 529)
-        assert answer.headers["connection"] == "close"
-        kept.close()
+    with Ferrule(config_for(backend.url, drain_grace_s=20), tmp_path) as proxy, ThreadPoolExecutor(1) as threads, held(backend) as hold:
+        with closing(http.client.HTTPConnection(proxy.listen, timeout=5)) as kept:
+            kept.request("GET", "/v1/models")
+            kept.getresponse().read()
+            live = threads.submit(proxy.stream)
+            backend.wait_for_requests(1)
+            proxy.signal(signal.SIGTERM)
+            proxy.wait_for_readyz(503, 2)
+            kept.request("GET", "/v1/models")
+            answer = kept.getresponse()
+            assert answer.status in (200, 529)
+            assert answer.headers["connection"] == "close"
         hold.release()
         assert live.result().message
 
 
 def test_streams_that_outlive_the_grace_end_with_an_error(new_backend: Callable[..., ScriptedBackend], tmp_path: Path) -> None:
     backend = new_backend()
-    held(backend)
-    with Ferrule(config_for(backend.url, drain_grace_s=1), tmp_path) as proxy, ThreadPoolExecutor(1) as threads:
+    with Ferrule(config_for(backend.url, drain_grace_s=1), tmp_path) as proxy, ThreadPoolExecutor(1) as threads, held(backend):
         live = threads.submit(proxy.stream)
         backend.wait_for_requests(1)
         proxy.signal(signal.SIGTERM)
@@ -79,7 +86,6 @@ def test_streams_that_outlive_the_grace_end_with_an_error(new_backend: Callable[
 @pytest.mark.parametrize("by", ["signal", "change", "symlink"])
 def test_reload(new_backend: Callable[..., ScriptedBackend], tmp_path: Path, by: str) -> None:
     one, other = new_backend(), new_backend()
-    hold = held(one)
     other.play(Canned("other"))
     folder = tmp_path / "run"
     folder.mkdir()
@@ -87,7 +93,7 @@ def test_reload(new_backend: Callable[..., ScriptedBackend], tmp_path: Path, by:
         (folder / "v1").mkdir()
         (folder / "..data").symlink_to("v1")
         (folder / "ferrule.yaml").symlink_to("..data/ferrule.yaml")
-    with Ferrule(config_for(one.url), folder) as proxy, ThreadPoolExecutor(1) as threads:
+    with Ferrule(config_for(one.url), folder) as proxy, ThreadPoolExecutor(1) as threads, held(one) as hold:
         live = threads.submit(proxy.stream)
         one.wait_for_requests(1)
         if by == "symlink":
