@@ -52,6 +52,7 @@ BEFORE_THE_FIRST_EVENT = {
     "j05_error-first": stream(error_frame(), DONE),
     "j03_role-then-reset": stream(D(ROLE_DELTA), Reset()),
     "a17_only-done": stream(DONE),
+    "half-a-frame": stream(D(ROLE_DELTA), D({"content": "x"})[:60], Reset()),
     "reset-before-the-head": Reply([Reset()], sends_head=False),
     "500": refusal(500),
     "503": refusal(503),
@@ -60,11 +61,14 @@ BEFORE_THE_FIRST_EVENT = {
 }
 
 
-@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-@pytest.mark.parametrize("name", BEFORE_THE_FIRST_EVENT)
+STREAMS_ONLY = ("j05_error-first", "j03_role-then-reset", "a17_only-done", "half-a-frame")
+FAILURES = [(name, streamed) for name in BEFORE_THE_FIRST_EVENT for streamed in (True, False) if streamed or name not in STREAMS_ONLY]
+
+
+@pytest.mark.parametrize(
+    ("name", "streamed"), FAILURES, ids=[f"{name}-{'streamed' if streamed else 'whole'}" for name, streamed in FAILURES]
+)
 def test_what_fails_before_the_first_event_is_taken_over(pair: Any, name: str, streamed: bool) -> None:
-    if not streamed and name in ("j05_error-first", "j03_role-then-reset", "a17_only-done"):
-        pytest.skip("an engine streams only when asked to")
     ask, home, second = pair(BEFORE_THE_FIRST_EVENT[name])
     answer = ask(stream=streamed)
     assert answer.status == 200, answer.text
@@ -74,6 +78,20 @@ def test_what_fails_before_the_first_event_is_taken_over(pair: Any, name: str, s
     if streamed:
         assert answer.content.count(b"event: message_start") == 1
     assert answer.headers["x-ferrule-affinity"] == "failover"
+
+
+def test_a_retry_after_a_ping(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
+    one, other = new_backend(), new_backend()
+    proxy = new_proxy(config_for(one.url, other.url, pool={"health": SLOW_PROBES}, ping_after_s=0.2))
+    one.play(stream(D(ROLE_DELTA), Pause(2.5), Reset()), GOOD)
+    other.play(GOOD)
+    for n in range(20):
+        answer = proxy.stream(headers={"x-claude-code-session-id": f"ping-{n}"})
+        assert story_of(answer.message) == [("text", "good")]
+        if one.requests:
+            break
+    assert answer.events[0].name == "ping"
+    assert len(other.requests) == n + 1
 
 
 def test_j03_what_was_told_is_never_told_again(pair: Any) -> None:
