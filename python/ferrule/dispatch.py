@@ -52,8 +52,10 @@ async def dispatch(fleet: Fleet, exchange: Exchange, sending: Sending, record: R
     tried: set[str] = set()
     retries = 0
     while True:
-        choice, attempt = await _turn(fleet, exchange, sending.key, tried, record)
+        choice, attempt = await _turn(fleet, sending.key, tried, record)
         record.chosen(choice)
+        if attempt.is_trial:
+            exchange.on_first_event(lambda: fleet.pool.answered(attempt))
         exchange.set_head(sending.head(choice.backend.name, AFFINITY[choice.branch]))
         judgement = _Judgement(Verdict.CLIENT_GONE, code="client_gone")
         try:
@@ -71,7 +73,7 @@ async def dispatch(fleet: Fleet, exchange: Exchange, sending: Sending, record: R
         fleet.metrics.retries.inc(judgement.verdict.value)
 
 
-async def _turn(fleet: Fleet, exchange: Exchange, key: bytes | None, tried: set[str], record: Record) -> tuple[Choice, Attempt]:
+async def _turn(fleet: Fleet, key: bytes | None, tried: set[str], record: Record) -> tuple[Choice, Attempt]:
     """A backend and a place on it; waits in the pool's queue while all are full."""
 
     def take() -> tuple[Choice, Attempt] | None:
@@ -79,12 +81,17 @@ async def _turn(fleet: Fleet, exchange: Exchange, key: bytes | None, tried: set[
         choice = fleet.pool.choose(key, tried, now)
         return None if choice is None else (choice, fleet.pool.start(choice, key, now))
 
+    if fleet.queue.depth == 0 and (taken := take()) is not None:
+        return taken
     began = monotonic()
     try:
         if fleet.pool.has_untried(tried, began):
             return await fleet.queue.wait_turn(take)
         async with asyncio.timeout(min(NO_BACKEND_WAIT_S, fleet.queue.timeout_s)):
             return await fleet.queue.wait_turn(take)
+    except Failure:
+        fleet.metrics.limited.inc("queue")
+        raise
     except TimeoutError:
         raise Failure(529, NO_BACKEND, headers={"retry-after": "5"}) from None
     finally:

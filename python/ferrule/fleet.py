@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 
 from ferrule import config
+from ferrule._core import Pump
 from ferrule.catalog import Listed, Offer
 from ferrule.discovery.dns import DnsName
 from ferrule.discovery.kubernetes import KubernetesService, Service, in_cluster
@@ -51,16 +52,25 @@ class Place(msgspec.Struct, frozen=True):
     workers: int = 1
 
 
+class Shared(msgspec.Struct, frozen=True):
+    """What all fleets of a worker have in common. `pump` reads the sockets of their backends."""
+
+    place: Place
+    metrics: Metrics
+    pump: Pump
+
+
 class Fleet:
     """`on_offer` hears what the pool's backends offer, whenever that has changed."""
 
-    def __init__(self, name: str, settings: config.Pool, place: Place, metrics: Metrics, on_offer: Callable[[str, Offer], None]) -> None:
+    def __init__(self, name: str, settings: config.Pool, shared: Shared, on_offer: Callable[[str, Offer], None]) -> None:
         self.name = name
         self.settings = settings
-        self.metrics = metrics
-        self._place = place
+        self.metrics = shared.metrics
+        self._place = shared.place
+        self._pump = shared.pump
         self._on_offer = on_offer
-        self.pool = Pool(name, _pool_settings(settings, place))
+        self.pool = Pool(name, _pool_settings(settings, shared.place))
         self.queue = Queue(settings.queue.size, settings.queue.timeout_s)
         self.watcher = _watcher(settings)
         self._members: dict[str, Member] = {}
@@ -125,7 +135,7 @@ class Fleet:
             if backend.name not in self._members:
                 secret = keys.get(backend.url)
                 authorization = secret.reveal() if secret else f"Bearer {self.settings.api_key.reveal()}" if self.settings.api_key else None
-                self._members[backend.name] = Member(Upstream(backend.url, authorization, self.settings.timeouts.connect_s))
+                self._members[backend.name] = Member(Upstream(backend.url, authorization, self.settings.timeouts.connect_s, self._pump))
         self.queue.wake()
         self.sweep(now)
 

@@ -230,8 +230,8 @@ class Proxy:
             told.fail(failure.kind, failure.message)
             record.status, record.end_reason = 200, record.end_reason or _end_reason(failure)
             return Told(keep_alive=call.keeps_alive)
-        if failure.gate:
-            self.parts.metrics.limited.inc("key" if failure.status == 401 else "limits")
+        if failure.status == 401:
+            self.parts.metrics.limited.inc("key")
         is_wrapped = failure.gate and knobs.wrap_gate_errors and call.route != "chat"
         answer = Answer(failure.status, envelope(failure, call.request_id, wrapped=is_wrapped), [*self._headers(call), *failure.headers.items()])
         answer.close_after = call.wants_close or failure.status in (408, 413)
@@ -349,12 +349,14 @@ class _Told:
         transport = self.call.request.transport
         if transport is None:
             raise asyncio.CancelledError
+        is_streamed = telling in ("events", "chat")
         return Exchange(
             telling=telling,
             options=options,
             model_json=model_json,
             hide_usage=hide_usage,
-            write=transport.write if telling in ("events", "chat") else None,
+            transport=transport if is_streamed else None,
+            descriptor=self.call.connection.descriptor if is_streamed else None,
             is_chunked=self.call.takes_chunks,
             budget_tokens=budget_tokens,
             per_token=self.proxy.parts.metrics.per_token.buckets(self.served.label),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import getrandbits
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from aiohttp.web_request import BaseRequest
 
@@ -48,4 +47,6 @@ class Call:
 
 
 def message_id() -> str:
-    return f"msg_{UUID(int=getrandbits(128), version=4)}"
+    """`msg_` and a random UUID (version 4), put together by hand: uuid.UUID takes ten times as long."""
+    h = f"{getrandbits(128):032x}"
+    return f"msg_{h[:8]}-{h[8:12]}-4{h[13:16]}-{'89ab'[int(h[16], 16) & 3]}{h[17:20]}-{h[20:]}"

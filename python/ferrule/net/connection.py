@@ -5,6 +5,7 @@ aiohttp cuts a half-sent header only after its keep-alive time and a stalled bod
 
 from __future__ import annotations
 
+import asyncio
 from time import monotonic
 from typing import Any, Protocol
 
@@ -31,16 +32,18 @@ class Writer(Protocol):
 
     def client_paused(self) -> None: ...
     def client_resumed(self) -> None: ...
+    def client_lost(self) -> None: ...
 
 
 class Connection(RequestHandler):
     """One client connection. `writer` is the exchange being told to it, if any."""
 
-    __slots__ = ("body_since", "head_since", "idle_since", "stalled_bytes", "stalled_since", "writer")
+    __slots__ = ("body_since", "descriptor", "head_since", "idle_since", "stalled_bytes", "stalled_since", "writer")
 
     def __init__(self, manager: web.Server, **settings: Any) -> None:
         super().__init__(manager, **settings)
         self.writer: Writer | None = None
+        self.descriptor: int | None = None
         self.head_since: float | None = None
         self.body_since: float | None = None
         self.idle_since = monotonic()
@@ -48,6 +51,15 @@ class Connection(RequestHandler):
         self.stalled_bytes = 0
 
     # What the transport tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.descriptor = transport.get_extra_info("socket").fileno()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self.writer is not None:
+            self.writer.client_lost()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._current_request is None:

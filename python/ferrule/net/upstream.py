@@ -12,7 +12,7 @@ from collections import deque
 from time import monotonic
 from urllib.parse import urlsplit
 
-from ferrule._core import Relay
+from ferrule._core import Pump, Relay
 
 KEEP_IDLE_S = 3.0
 
@@ -24,13 +24,14 @@ class ConnectFailed(Exception):
 class Upstream:
     """The way to one backend. `url` may have a path, below which every route is; `authorization` is the pool's own key."""
 
-    def __init__(self, url: str, authorization: str | None, connect_s: float) -> None:
+    def __init__(self, url: str, authorization: str | None, connect_s: float, pump: Pump) -> None:
         parts = urlsplit(url)
         self.host = parts.hostname or ""
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.base_path = parts.path.rstrip("/")
         self.tls = ssl.create_default_context() if parts.scheme == "https" else None
         self.connect_s = connect_s
+        self._pump = pump
         host = f"[{self.host}]" if ":" in self.host else self.host
         lines = [f"host: {host}:{self.port}" if parts.port else f"host: {host}", "content-type: application/json", "accept-encoding: identity"]
         if authorization is not None:
@@ -62,7 +63,7 @@ class Upstream:
         try:
             async with asyncio.timeout(self.connect_s):
                 _, relay = await loop.create_connection(
-                    Relay, self.host, self.port, ssl=self.tls, server_hostname=self.host if self.tls else None
+                    self._relay, self.host, self.port, ssl=self.tls, server_hostname=self.host if self.tls else None
                 )
         except TimeoutError as late:
             raise ConnectFailed("the backend did not accept a connection in time") from late
@@ -71,6 +72,10 @@ class Upstream:
         except OSError as refused:
             raise ConnectFailed("the backend could not be reached") from refused
         return relay
+
+    def _relay(self) -> Relay:
+        """TLS is decrypted by the transport; a plain socket is read by the pump."""
+        return Relay() if self.tls else Relay(self._pump)
 
     def give_back(self, relay: Relay) -> None:
         """Keeps a connection for the next request, if it can have one."""

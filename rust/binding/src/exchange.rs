@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ferrule_core::chat::{Passage, PassageOptions};
 use ferrule_core::exchange::{End, Exchange as Http, Rest, Step, Telling};
 use ferrule_core::histogram::Histogram as Buckets;
-use ferrule_core::message::PING;
+use ferrule_core::message::{Options, PING};
 use ferrule_core::outcome::{ErrorKind, Fault};
 use ferrule_core::translator::Translator;
 use pyo3::exceptions::PyValueError;
@@ -18,9 +18,11 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::client::Client;
 use crate::clock::now_s;
 use crate::histogram::Histogram;
 use crate::options::{Outcome, ReplyOptions};
+use crate::pump::Pump;
 
 /// Room for a chunk's size in front of the payload: 8 hex digits and CRLF.
 const CHUNK_HEAD_BYTES: usize = 10;
@@ -32,6 +34,45 @@ const COMMENT: &[u8] = b": ping\n\n";
 thread_local! {
     /// What one read became; written out before the next one, so one buffer serves all streams.
     static OUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Where the reply comes from: the backend's transport, and who reads its socket.
+pub struct Source {
+    transport: Option<Py<PyAny>>,
+    pump: Option<(Py<Pump>, i32)>,
+}
+
+impl Source {
+    pub fn new(transport: Py<PyAny>, pump: Option<Py<Pump>>, descriptor: Option<i32>) -> Self {
+        Self { transport: Some(transport), pump: pump.zip(descriptor) }
+    }
+
+    pub fn none() -> Self {
+        Self { transport: None, pump: None }
+    }
+
+    fn clone_ref(&self, py: Python<'_>) -> Self {
+        Self {
+            transport: self.transport.as_ref().map(|transport| transport.clone_ref(py)),
+            pump: self.pump.as_ref().map(|(pump, descriptor)| (pump.clone_ref(py), *descriptor)),
+        }
+    }
+
+    fn set_paused(&self, py: Python<'_>, is_paused: bool) -> PyResult<()> {
+        if let Some((pump, descriptor)) = &self.pump {
+            return pump.get().set_paused(*descriptor, is_paused);
+        }
+        let method = if is_paused { intern!(py, "pause_reading") } else { intern!(py, "resume_reading") };
+        self.transport.as_ref().map_or(Ok(()), |transport| transport.call_method0(py, method).map(drop))
+    }
+
+    /// Cuts the connection; the relay hears of it by `connection_lost`.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        if let Some((pump, descriptor)) = &self.pump {
+            pump.get().forget(*descriptor);
+        }
+        self.transport.as_ref().map_or(Ok(()), |transport| transport.call_method0(py, intern!(py, "abort")).map(drop))
+    }
 }
 
 /// What happened on the backend's connection.
@@ -65,15 +106,15 @@ struct Times {
 struct State {
     telling: Telling,
     http: Http,
-    write: Option<Py<PyAny>>,
+    client: Option<Client>,
     is_chunked: bool,
     head: Vec<u8>,
     is_committed: bool,
     is_closed: bool,
     end: Option<&'static str>,
     waiter: Option<Py<PyAny>>,
-    upstream: Option<Py<PyAny>>,
-    budget_tokens: Option<u64>,
+    on_first_event: Option<Py<PyAny>>,
+    source: Option<Source>,
     per_token: Option<Arc<Buckets>>,
     times: Times,
 }
@@ -81,19 +122,23 @@ struct State {
 /// What is to be done outside the lock.
 #[derive(Default)]
 struct Todo {
-    bytes: Option<Py<PyBytes>>,
-    write: Option<Py<PyAny>>,
+    /// What the client's socket did not take, for its transport.
+    rest: Option<(Py<PyAny>, Py<PyBytes>)>,
     waiter: Option<Py<PyAny>>,
-    abort: Option<Py<PyAny>>,
+    abort: Option<Source>,
+    first_event: Option<Py<PyAny>>,
 }
 
 impl Todo {
     fn carry_out(self, py: Python<'_>) -> PyResult<()> {
-        if let (Some(bytes), Some(write)) = (self.bytes, self.write) {
-            write.call1(py, (bytes,))?;
+        if let Some((transport, bytes)) = self.rest {
+            transport.call_method1(py, intern!(py, "write"), (bytes,))?;
         }
-        if let Some(transport) = self.abort {
-            transport.call_method0(py, intern!(py, "abort"))?;
+        if let Some(callback) = self.first_event {
+            callback.call0(py)?;
+        }
+        if let Some(source) = self.abort {
+            source.abort(py)?;
         }
         if let Some(waiter) = self.waiter
             && !waiter.call_method0(py, intern!(py, "done"))?.is_truthy(py)?
@@ -105,33 +150,32 @@ impl Todo {
 }
 
 impl State {
-    /// Feeds what arrived and frames what the client gets for it. `Some(rest)`: the exchange is over.
-    fn advance(&mut self, py: Python<'_>, arrival: &Arrival<'_>, out: &mut Vec<u8>) -> (Todo, Option<Rest>) {
+    /// Feeds what arrived and sends what the client gets for it. `Some(rest)`: the exchange is over.
+    fn advance(&mut self, py: Python<'_>, arrival: &Arrival<'_>, out: &mut Vec<u8>) -> PyResult<(Todo, Option<Rest>)> {
         if self.end.is_some() {
-            return (Todo::default(), Some(Rest::Close));
+            return Ok((Todo::default(), Some(Rest::Close)));
         }
-        let now = now_s();
         let step = self.step(arrival, out);
+        let now = now_s();
         self.note(now, step.pieces, out.len() > CHUNK_HEAD_BYTES);
-        let mut end = step.end;
-        if end == Some(End::Broken) && self.telling.has_started() {
+        let has_started = self.telling.has_started();
+        if step.end == Some(End::Broken) && has_started {
             self.telling.fail(self.broken(), out);
         }
-        let is_spent = end.is_none() && self.is_budget_spent();
-        if is_spent {
-            self.telling.close_thinking(out);
+        let is_spent = step.end.is_none() && self.telling.is_budget_spent();
+        let is_told = step.end == Some(End::Complete) || (step.end == Some(End::Broken) && has_started);
+        let mut todo = Todo { rest: self.tell(py, out, is_told, now)?, ..Todo::default() };
+        if has_started {
+            todo.first_event = self.on_first_event.take();
         }
-        let is_told = end == Some(End::Complete) || (end == Some(End::Broken) && self.telling.has_started());
-        let bytes = self.framed(py, out, is_told);
-        let mut todo = Todo { bytes, write: self.write_method(py), ..Todo::default() };
-        if is_spent {
-            end = Some(End::Broken);
+        let end = if is_spent { Some("budget") } else { step.end.map(name) };
+        if end.is_none() {
+            return Ok((todo, None));
         }
-        let Some(end) = end else { return (todo, None) };
-        self.end = Some(if is_spent { "budget" } else { name(end) });
+        self.end = end;
+        self.source = None;
         todo.waiter = self.waiter.take();
-        self.upstream = None;
-        (todo, Some(if is_spent { Rest::Close } else { self.http.take_rest() }))
+        Ok((todo, Some(if is_spent { Rest::Close } else { self.http.take_rest() })))
     }
 
     /// A panic breaks this stream and no other.
@@ -153,10 +197,6 @@ impl State {
         Fault { kind: ErrorKind::Api, message: message.to_owned() }
     }
 
-    fn is_budget_spent(&self) -> bool {
-        self.budget_tokens.is_some_and(|budget| self.telling.reasoning_pieces() >= budget)
-    }
-
     fn note(&mut self, now: f64, pieces: u64, has_output: bool) {
         let times = &mut self.times;
         if pieces > 0 {
@@ -176,14 +216,15 @@ impl State {
         }
     }
 
-    /// The bytes for the client, out of `out` (whose first `CHUNK_HEAD_BYTES` are room for the chunk's head). None: nothing to write.
-    fn framed(&mut self, py: Python<'_>, out: &mut Vec<u8>, is_last: bool) -> Option<Py<PyBytes>> {
+    /// Sends `out` (whose first `CHUNK_HEAD_BYTES` are room for the chunk's head) to the client, the answer's head before it if need be.
+    fn tell(&mut self, py: Python<'_>, out: &mut Vec<u8>, is_last: bool, now: f64) -> PyResult<Option<(Py<PyAny>, Py<PyBytes>)>> {
         let length = out.len() - CHUNK_HEAD_BYTES;
-        if self.write.is_none() || self.is_closed || (length == 0 && !is_last) {
-            return None;
+        let Some(client) = &mut self.client else { return Ok(None) };
+        if self.is_closed || (length == 0 && !is_last) {
+            return Ok(None);
         }
         self.is_closed = is_last;
-        self.times.told_at = now_s();
+        self.times.told_at = now;
         let mut from = CHUNK_HEAD_BYTES;
         if self.is_chunked {
             if length > 0 {
@@ -194,29 +235,29 @@ impl State {
                 out.extend_from_slice(LAST_CHUNK);
             }
         }
-        if self.is_committed {
-            return Some(PyBytes::new(py, &out[from..]).unbind());
-        }
-        self.is_committed = true;
-        let head = std::mem::take(&mut self.head);
-        Some(PyBytes::new(py, &[&head, &out[from..]].concat()).unbind())
-    }
-
-    fn write_method(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.write.as_ref().map(|write| write.clone_ref(py))
+        let rest = if self.is_committed {
+            client.send(py, &out[from..])?
+        } else {
+            self.is_committed = true;
+            let mut first = std::mem::take(&mut self.head);
+            first.extend_from_slice(&out[from..]);
+            client.send(py, &first)?
+        };
+        Ok(rest.map(|bytes| (client.transport(py), bytes)))
     }
 
     /// Tells the error and ends; what the client has not begun to get is left to an answer with a status.
-    fn end_with(&mut self, py: Python<'_>, fault: Fault, end: &'static str) -> Todo {
+    fn end_with(&mut self, py: Python<'_>, fault: Fault, end: &'static str) -> PyResult<Todo> {
         let mut out = vec![0; CHUNK_HEAD_BYTES];
         if self.telling.has_started() {
             self.telling.fail(fault, &mut out);
         } else if self.is_committed {
             self.telling.write_error(&fault, &mut out);
         }
-        let bytes = if self.is_committed || self.telling.has_started() { self.framed(py, &mut out, true) } else { None };
+        let is_told = self.is_committed || self.telling.has_started();
+        let rest = if is_told { self.tell(py, &mut out, true, now_s())? } else { None };
         self.end = Some(end);
-        Todo { bytes, write: self.write_method(py), waiter: self.waiter.take(), abort: self.upstream.take() }
+        Ok(Todo { rest, waiter: self.waiter.take(), abort: self.source.take(), first_event: None })
     }
 
     /// What the time is up for, if for anything.
@@ -225,7 +266,7 @@ impl State {
         if now - times.began_at > times.total_s {
             return Some("The answer took too long.");
         }
-        if matches!(self.telling, Telling::Whole) || self.upstream.is_none() || is_client_paused {
+        if matches!(self.telling, Telling::Whole) || self.source.is_none() || is_client_paused {
             return None;
         }
         if times.first_event_at == 0.0 {
@@ -234,13 +275,13 @@ impl State {
         (now - times.progress_at > times.idle_s).then_some("The backend stopped answering.")
     }
 
-    fn ping(&mut self, py: Python<'_>, now: f64) -> Todo {
-        if self.write.is_none() || now - self.times.told_at < self.times.ping_after_s {
-            return Todo::default();
+    fn ping(&mut self, py: Python<'_>, now: f64) -> PyResult<Todo> {
+        if self.client.is_none() || now - self.times.told_at < self.times.ping_after_s {
+            return Ok(Todo::default());
         }
         let mut out = vec![0; CHUNK_HEAD_BYTES];
         out.extend_from_slice(if matches!(self.telling, Telling::Chat(_)) { COMMENT } else { PING });
-        Todo { bytes: self.framed(py, &mut out, false), write: self.write_method(py), ..Todo::default() }
+        Ok(Todo { rest: self.tell(py, &mut out, false, now)?, ..Todo::default() })
     }
 }
 
@@ -254,7 +295,7 @@ impl Exchange {
         let mut out = OUT.with(|shared| shared.take());
         out.clear();
         out.resize(CHUNK_HEAD_BYTES, 0);
-        let (todo, rest) = self.lock().advance(py, arrival, &mut out);
+        let (todo, rest) = self.lock().advance(py, arrival, &mut out)?;
         if out.capacity() <= KEPT_BUFFER_BYTES {
             OUT.with(|shared| shared.replace(out));
         }
@@ -263,35 +304,44 @@ impl Exchange {
     }
 
     /// A request goes out for it.
-    pub fn begin(&self, py: Python<'_>, upstream: Py<PyAny>, waiter: Py<PyAny>) -> PyResult<()> {
+    pub fn begin(&self, py: Python<'_>, source: Source, waiter: Py<PyAny>) -> PyResult<()> {
         let now = now_s();
+        if self.is_client_paused.load(Ordering::Relaxed) {
+            source.set_paused(py, true)?;
+        }
         let mut state = self.lock();
         state.http = Http::default();
         state.end = None;
         state.waiter = Some(waiter);
-        state.upstream = Some(upstream.clone_ref(py));
+        state.source = Some(source);
         state.times.sent_at = now;
         state.times.progress_at = now;
-        drop(state);
-        if self.is_client_paused.load(Ordering::Relaxed) {
-            upstream.call_method0(py, intern!(py, "pause_reading"))?;
-        }
         Ok(())
+    }
+
+    fn set_source_paused(&self, py: Python<'_>, is_paused: bool) -> PyResult<()> {
+        self.is_client_paused.store(is_paused, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.times.progress_at = now_s();
+        let source = state.source.as_ref().map(|source| source.clone_ref(py));
+        drop(state);
+        source.map_or(Ok(()), |source| source.set_paused(py, is_paused))
     }
 }
 
 #[pymethods]
 impl Exchange {
     #[new]
-    #[pyo3(signature = (*, telling, options=None, model_json="", hide_usage=false, write=None, is_chunked=true, budget_tokens=None,
-        per_token=None, ping_after_s=10.0, first_event_s=600.0, idle_s=120.0, total_s=3600.0))]
+    #[pyo3(signature = (*, telling, options=None, model_json="", hide_usage=false, transport=None, descriptor=None,
+        is_chunked=true, budget_tokens=None, per_token=None, ping_after_s=10.0, first_event_s=600.0, idle_s=120.0, total_s=3600.0))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         telling: &str,
         options: Option<&ReplyOptions>,
         model_json: &str,
         hide_usage: bool,
-        write: Option<Py<PyAny>>,
+        transport: Option<Py<PyAny>>,
+        descriptor: Option<i32>,
         is_chunked: bool,
         budget_tokens: Option<u64>,
         per_token: Option<&Histogram>,
@@ -300,9 +350,10 @@ impl Exchange {
         idle_s: f64,
         total_s: f64,
     ) -> PyResult<Self> {
+        let options = options.map(|options| Options { budget_tokens, ..options.0.clone() });
         let telling = match (telling, options) {
-            ("events", Some(options)) => Telling::Events(Box::new(Translator::new(options.0.clone()))),
-            ("folded", Some(options)) => Telling::Folded(Box::new(Translator::new(options.0.clone())), Box::default()),
+            ("events", Some(options)) => Telling::Events(Box::new(Translator::new(options))),
+            ("folded", Some(options)) => Telling::Folded(Box::new(Translator::new(options)), Box::default()),
             ("chat", _) => Telling::Chat(Box::new(Passage::new(PassageOptions { model_json: model_json.to_owned(), hide_usage }))),
             ("whole", _) => Telling::Whole,
             _ => return Err(PyValueError::new_err("telling: expected events or folded (with options), chat or whole")),
@@ -323,19 +374,24 @@ impl Exchange {
         let state = State {
             telling,
             http: Http::default(),
-            write,
+            client: transport.map(|transport| Client::new(transport, descriptor)),
             is_chunked,
             head: Vec::new(),
             is_committed: false,
             is_closed: false,
             end: None,
             waiter: None,
-            upstream: None,
-            budget_tokens,
+            on_first_event: None,
+            source: None,
             per_token: per_token.map(|histogram| histogram.0.clone()),
             times,
         };
         Ok(Self { state: Mutex::new(state), is_client_paused: AtomicBool::new(false) })
+    }
+
+    /// `callback` is called once, when the first event comes.
+    fn on_first_event(&self, callback: Py<PyAny>) {
+        self.lock().on_first_event = Some(callback);
     }
 
     /// The head that goes before the first byte; ignored once that was sent.
@@ -353,8 +409,8 @@ impl Exchange {
         }
         let overdue = if state.end.is_none() { state.overdue(now, self.is_client_paused.load(Ordering::Relaxed)) } else { None };
         let todo = match overdue {
-            Some(message) => state.end_with(py, Fault { kind: ErrorKind::Timeout, message: message.to_owned() }, "timeout"),
-            None => state.ping(py, now),
+            Some(message) => state.end_with(py, Fault { kind: ErrorKind::Timeout, message: message.to_owned() }, "timeout")?,
+            None => state.ping(py, now)?,
         };
         drop(state);
         todo.carry_out(py)
@@ -368,7 +424,7 @@ impl Exchange {
         }
         let kind = ErrorKind::parse(kind).unwrap_or(ErrorKind::Api);
         let end = state.end.unwrap_or("failed");
-        let todo = state.end_with(py, Fault { kind, message: message.to_owned() }, end);
+        let todo = state.end_with(py, Fault { kind, message: message.to_owned() }, end)?;
         let is_told = state.is_committed;
         drop(state);
         todo.carry_out(py)?;
@@ -379,7 +435,7 @@ impl Exchange {
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let mut state = self.lock();
         state.end = state.end.or(Some("aborted"));
-        let todo = Todo { abort: state.upstream.take(), ..Todo::default() };
+        let todo = Todo { abort: state.source.take(), ..Todo::default() };
         state.waiter = None;
         drop(state);
         todo.carry_out(py)
@@ -387,24 +443,23 @@ impl Exchange {
 
     /// The next bytes come from a second answer that goes on where the thinking budget ended the first.
     fn go_on(&self) {
-        let mut state = self.lock();
-        state.budget_tokens = None;
-        state.telling.begin_continuation();
+        self.lock().telling.begin_continuation();
     }
 
+    /// The client's transport holds back too much: the backend is not read until that is gone.
     fn client_paused(&self, py: Python<'_>) -> PyResult<()> {
-        self.is_client_paused.store(true, Ordering::Relaxed);
-        let upstream = self.lock().upstream.as_ref().map(|transport| transport.clone_ref(py));
-        upstream.map_or(Ok(()), |transport| transport.call_method0(py, intern!(py, "pause_reading")).map(drop))
+        self.set_source_paused(py, true)
     }
 
     fn client_resumed(&self, py: Python<'_>) -> PyResult<()> {
-        self.is_client_paused.store(false, Ordering::Relaxed);
-        let mut state = self.lock();
-        state.times.progress_at = now_s();
-        let upstream = state.upstream.as_ref().map(|transport| transport.clone_ref(py));
-        drop(state);
-        upstream.map_or(Ok(()), |transport| transport.call_method0(py, intern!(py, "resume_reading")).map(drop))
+        self.set_source_paused(py, false)
+    }
+
+    /// The client's connection is lost, and its socket about to be closed.
+    fn client_lost(&self) {
+        if let Some(client) = &mut self.lock().client {
+            client.forget_socket();
+        }
     }
 
     #[getter]

@@ -2,10 +2,12 @@
 
 #![warn(unsafe_code)]
 
+mod client;
 mod clock;
 mod exchange;
 mod histogram;
 mod options;
+mod pump;
 mod relay;
 mod tokenizer;
 mod translator;
@@ -28,6 +30,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<histogram::Histogram>()?;
     module.add_class::<options::Outcome>()?;
     module.add_class::<options::ReplyOptions>()?;
+    module.add_class::<pump::Pump>()?;
     module.add_class::<relay::Relay>()?;
     module.add_class::<tokenizer::Tokenizer>()?;
     module.add_class::<translator::Translator>()?;

@@ -1,5 +1,7 @@
-//! The asyncio protocol of one backend connection. Between a backend's bytes and the client's transport no coroutine wakes
+//! The asyncio protocol of one backend connection. Between a backend's bytes and the client's socket no coroutine wakes
 //! and no Python bytecode runs.
+//!
+//! With a pump, its socket is read there; without one (TLS) the transport delivers what it has decrypted.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,16 +12,20 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::clock::now_s;
-use crate::exchange::{Arrival, Exchange};
+use crate::exchange::{Arrival, Exchange, Source};
+use crate::pump::Pump;
 
 #[pyclass(frozen, weakref, module = "ferrule._core")]
 pub struct Relay {
+    pump: Option<Py<Pump>>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     transport: Option<Py<PyAny>>,
+    /// The socket, while the pump reads it.
+    descriptor: Option<i32>,
     exchange: Option<Py<Exchange>>,
     /// The reply is over, the end of its framing is still to come.
     tail: Option<Body>,
@@ -32,7 +38,7 @@ impl Relay {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn arrive(&self, py: Python<'_>, arrival: &Arrival<'_>) -> PyResult<()> {
+    pub fn arrive(&self, py: Python<'_>, arrival: &Arrival<'_>) -> PyResult<()> {
         let exchange = self.lock().exchange.as_ref().map(|exchange| exchange.clone_ref(py));
         let rest = match &exchange {
             Some(exchange) => match exchange.get().take(py, arrival)? {
@@ -48,14 +54,40 @@ impl Relay {
             Rest::Reuse => state.tail = None,
             Rest::Drain(body) => state.tail = Some(body),
             Rest::Close => {
-                state.is_closed = true;
-                let transport = state.transport.take();
                 drop(state);
-                if let Some(transport) = transport {
-                    transport.call_method0(py, intern!(py, "close"))?;
-                }
+                self.close(py)?;
             }
         }
+        Ok(())
+    }
+
+    /// The pump has read the end of the connection.
+    pub fn hang_up(&self, py: Python<'_>, arrival: &Arrival<'_>) -> PyResult<()> {
+        self.arrive(py, arrival)?;
+        self.close(py)
+    }
+
+    fn forget_socket(&self) {
+        let descriptor = self.lock().descriptor.take();
+        if let (Some(pump), Some(descriptor)) = (&self.pump, descriptor) {
+            pump.get().forget(descriptor);
+        }
+    }
+
+    /// Moves the reading from the transport to the pump, once per connection; a transport starts reading only after `connection_made`.
+    fn take_over_reading(&self, slf: &Bound<'_, Self>) -> PyResult<()> {
+        let py = slf.py();
+        let Some(pump) = &self.pump else { return Ok(()) };
+        let mut state = self.lock();
+        if state.descriptor.is_some() || state.is_closed {
+            return Ok(());
+        }
+        let Some(transport) = state.transport.as_ref().map(|transport| transport.clone_ref(py)) else { return Ok(()) };
+        let socket = transport.call_method1(py, intern!(py, "get_extra_info"), (intern!(py, "socket"),))?;
+        let descriptor: i32 = socket.call_method0(py, intern!(py, "fileno"))?.extract(py)?;
+        transport.call_method0(py, intern!(py, "pause_reading"))?;
+        pump.get().watch(descriptor, slf.clone().unbind())?;
+        state.descriptor = Some(descriptor);
         Ok(())
     }
 
@@ -71,27 +103,32 @@ impl Relay {
 #[pymethods]
 impl Relay {
     #[new]
-    fn new() -> Self {
-        Self { state: Mutex::new(State::default()) }
+    #[pyo3(signature = (pump=None))]
+    fn new(pump: Option<Py<Pump>>) -> Self {
+        Self { pump, state: Mutex::new(State::default()) }
     }
 
     /// Sends a request, in pieces, and tells its reply to `exchange`; `waiter` (a future) gets its result when that is over.
-    fn start(&self, py: Python<'_>, exchange: Py<Exchange>, waiter: Py<PyAny>, pieces: &Bound<'_, PyAny>) -> PyResult<()> {
-        let mut state = self.lock();
+    fn start(slf: &Bound<'_, Self>, py: Python<'_>, exchange: Py<Exchange>, waiter: Py<PyAny>, pieces: &Bound<'_, PyAny>) -> PyResult<()> {
+        let relay = slf.get();
+        relay.take_over_reading(slf)?;
+        let mut state = relay.lock();
         let Some(transport) = state.transport.as_ref().filter(|_| !state.is_closed).map(|transport| transport.clone_ref(py)) else {
             drop(state);
-            exchange.get().begin(py, py.None(), waiter)?;
+            exchange.get().begin(py, Source::none(), waiter)?;
             exchange.get().take(py, &Arrival::Lost)?;
             return Ok(());
         };
         state.exchange = Some(exchange.clone_ref(py));
+        let source = Source::new(transport.clone_ref(py), relay.pump.as_ref().map(|pump| pump.clone_ref(py)), state.descriptor);
         drop(state);
-        exchange.get().begin(py, transport.clone_ref(py), waiter)?;
+        exchange.get().begin(py, source, waiter)?;
         transport.call_method1(py, intern!(py, "writelines"), (pieces,))?;
         Ok(())
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.forget_socket();
         let mut state = self.lock();
         state.is_closed = true;
         let transport = state.transport.take();
@@ -134,6 +171,7 @@ impl Relay {
     }
 
     fn connection_lost(&self, py: Python<'_>, exception: Option<Py<PyAny>>) -> PyResult<()> {
+        self.forget_socket();
         self.arrive(py, if exception.is_some() { &Arrival::Lost } else { &Arrival::Eof })?;
         let mut state = self.lock();
         state.is_closed = true;

@@ -95,22 +95,15 @@ impl Telling {
 
     // A thinking budget held at the edge
 
+    /// The thinking went past its budget: the backend is to be stopped and asked to go on.
     #[must_use]
-    pub fn reasoning_pieces(&self) -> u64 {
-        self.machine().map_or(0, Machine::reasoning_deltas)
+    pub fn is_budget_spent(&self) -> bool {
+        self.machine().is_some_and(Machine::is_budget_spent)
     }
 
     #[must_use]
     pub fn reasoning_text(&self) -> String {
         self.machine().map_or_else(String::new, Machine::reasoning_text)
-    }
-
-    pub fn close_thinking(&mut self, out: &mut Vec<u8>) {
-        match self {
-            Self::Events(translator) => translator.machine_mut().close_thinking(&mut SseSink(out)),
-            Self::Folded(translator, fold) => translator.machine_mut().close_thinking(fold.as_mut()),
-            Self::Chat(_) | Self::Whole => {}
-        }
     }
 
     /// What comes now is a second reply that goes on where the first was stopped.

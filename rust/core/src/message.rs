@@ -42,6 +42,8 @@ pub struct Machine {
     reasoning_deltas: u64,
     /// The thinking was closed from outside; what reasoning still comes is dropped.
     is_thinking_over: bool,
+    /// More reasoning came than the budget allows: this leg says no more.
+    is_budget_spent: bool,
     stop_reason: Option<StopReason>,
     fault: Option<Fault>,
 }
@@ -59,6 +61,7 @@ impl Machine {
             reasoning_seam: Seam::default(),
             reasoning_deltas: 0,
             is_thinking_over: false,
+            is_budget_spent: false,
             stop_reason: None,
             fault: None,
             options,
@@ -68,7 +71,7 @@ impl Machine {
     // What comes in
 
     pub fn chunk(&mut self, chunk: &Chunk<'_>, sink: &mut impl Sink) {
-        if self.stage == Stage::Over {
+        if self.stage == Stage::Over || self.is_budget_spent {
             return;
         }
         if let Some(error) = &chunk.error {
@@ -91,6 +94,9 @@ impl Machine {
         if !chunk.reasoning.is_empty() {
             self.reasoning_delta(chunk.reasoning, sink);
         }
+        if self.is_budget_spent {
+            return;
+        }
         if !chunk.content.is_empty() {
             self.content_delta(chunk.content, sink);
         }
@@ -107,7 +113,7 @@ impl Machine {
 
     /// `[DONE]`.
     pub fn done(&mut self, sink: &mut impl Sink) {
-        if self.stage == Stage::Over {
+        if self.stage == Stage::Over || self.is_budget_spent {
             return;
         }
         if !self.ledger.has_finished() {
@@ -161,9 +167,10 @@ impl Machine {
 
     // A thinking budget held at the edge
 
-    /// Pieces of reasoning so far: tokens, nearly.
-    pub fn reasoning_deltas(&self) -> u64 {
-        self.reasoning_deltas
+    /// More reasoning came than `budget_tokens` allows (a delta counts as a token): the thinking is closed, and nothing more is told
+    /// until the continuation begins.
+    pub fn is_budget_spent(&self) -> bool {
+        self.is_budget_spent
     }
 
     /// All reasoning so far, decoded.
@@ -171,21 +178,17 @@ impl Machine {
         decode(self.teller.thought()).into_owned()
     }
 
-    /// The budget is used up: closes the thinking block; further reasoning is dropped.
-    pub fn close_thinking(&mut self, sink: &mut impl Sink) {
-        if self.stage == Stage::Over {
-            return;
-        }
+    fn spend_budget(&mut self, sink: &mut impl Sink) {
         self.end_reasoning(sink);
         self.teller.close_thinking(sink);
-        self.is_thinking_over = true;
-        self.split = None;
+        self.is_budget_spent = true;
     }
 
     /// What comes now is a second reply, which goes on where the first was stopped: one message, counted together.
     pub fn begin_continuation(&mut self) {
         self.ledger.next_leg();
         self.is_thinking_over = true;
+        self.is_budget_spent = false;
         self.split = None;
     }
 
@@ -211,7 +214,9 @@ impl Machine {
             self.split = None;
         }
         self.reasoning(&parts.reasoning, sink);
-        self.text(&parts.text, sink);
+        if !self.is_budget_spent {
+            self.text(&parts.text, sink);
+        }
     }
 
     fn tool_delta(&mut self, delta: &ToolDelta<'_>, sink: &mut impl Sink) {
@@ -233,6 +238,9 @@ impl Machine {
     fn reasoning(&mut self, text: &str, sink: &mut impl Sink) {
         if text.is_empty() || self.is_thinking_over || self.stage == Stage::Over {
             return;
+        }
+        if self.options.budget_tokens.is_some_and(|budget| self.reasoning_deltas >= budget) {
+            return self.spend_budget(sink);
         }
         self.reasoning_deltas += 1;
         let told = match self.options.reasoning {

@@ -46,6 +46,8 @@ pub struct Options {
     pub context_window: Option<u64>,
     /// `max_tokens: 0`: no content is told and the stop reason is `max_tokens`.
     pub discard_output: bool,
+    /// A thinking budget that the edge holds.
+    pub budget_tokens: Option<u64>,
 }
 
 impl Options {
@@ -65,6 +67,7 @@ impl Options {
             max_tokens: None,
             context_window: None,
             discard_output: false,
+            budget_tokens: None,
         }
     }
 

@@ -267,6 +267,5 @@ fn nothing_is_told_after_the_end() {
     let mut out = Vec::new();
     machine.fail(ErrorKind::Timeout, "too late", &mut SseSink(&mut out));
     machine.done(&mut SseSink(&mut out));
-    machine.close_thinking(&mut SseSink(&mut out));
     assert!(out.is_empty() && machine.is_over() && !machine.has_started());
 }

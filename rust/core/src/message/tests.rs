@@ -118,11 +118,12 @@ fn a_failure_after_it_is_an_error_event_and_the_end() {
 
 #[test]
 fn e03_a_thinking_budget_is_held_by_going_on_in_a_second_reply() {
-    let mut run = Run::new(options());
+    let mut run = Run::new(Options { budget_tokens: Some(3), ..options() });
     run.reasoning("one ").reasoning("two\\n").reasoning("three");
-    assert_eq!((run.machine.reasoning_deltas(), run.machine.reasoning_text()), (3, "one two\nthree".to_owned()));
-    run.machine.close_thinking(&mut SseSink(&mut run.out));
-    run.reasoning("from the same read");
+    assert!(!run.machine.is_budget_spent());
+    run.reasoning("four").content("from the same read").finish("stop").done();
+    assert!(run.machine.is_budget_spent());
+    assert_eq!(run.machine.reasoning_text(), "one two\nthree");
     run.machine.begin_continuation();
     run.chunk(Chunk::default()).reasoning("more").content("answer").finish("stop").usage(103, 10).done();
     assert_eq!(
