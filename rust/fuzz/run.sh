@@ -17,7 +17,7 @@ RUSTFLAGS="$coverage" cargo build --release --quiet --target "$host" "${targets[
 for target in "${targets[@]}"; do
     mkdir -p "artifacts/$target"
     echo "fuzz $target for $seconds s"
-    if ! "target/$host/release/$target" "corpus/$target" -dict=chunks.dict -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+    if ! "target/$host/release/$target" "corpus/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
         -artifact_prefix="artifacts/$target/" -print_final_stats=1 >"artifacts/$target.log" 2>&1; then
         tail -n 40 "artifacts/$target.log"
         exit 1
