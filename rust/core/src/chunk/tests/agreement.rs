@@ -17,12 +17,13 @@ fn string() -> BoxedStrategy<String> {
 }
 
 fn number() -> impl Strategy<Value = String> {
-    prop::sample::select(&["0", "1", "7", "42", "-1", "1.5", "1e3", "18446744073709551616"][..]).prop_map(str::to_owned)
+    let odd: &[&str] = &["-1", "1.5", "1e3", "00", "18446744073709551616"];
+    prop_oneof![30 => (0u64..100).prop_map(|n| n.to_string()), 1 => prop::sample::select(odd).prop_map(str::to_owned)]
 }
 
 /// What a member of this type holds: nearly always the right thing.
 fn mostly(usual: impl Strategy<Value = String> + 'static) -> impl Strategy<Value = String> {
-    prop_oneof![20 => usual, 4 => Just("null".to_owned()), 1 => json(1)]
+    prop_oneof![60 => usual, 12 => Just("null".to_owned()), 1 => json(1)]
 }
 
 /// A JSON value as text, with a blank here and there.
@@ -76,7 +77,7 @@ fn nearly_a_chunk() -> impl Strategy<Value = String> {
         format!(r#"{{"index":{index},"id":{id},"function":{{"name":{name},"arguments":{arguments}}}}}"#)
     });
     let calls = mostly(proptest::collection::vec(call, 0..3).prop_map(|calls| format!("[{}]", calls.join(","))));
-    let index = prop_oneof![9 => Just("0"), 1 => Just("1"), 1 => Just("00")];
+    let index = prop_oneof![28 => Just("0"), 1 => Just("1"), 1 => Just("00")];
     let details = mostly(number()).prop_map(|cached| format!(r#"{{"cached_tokens":{cached}}}"#));
     let usage = mostly((mostly(number()), mostly(number()), mostly(details)).prop_map(|(prompt, completion, details)| {
         format!(r#"{{"prompt_tokens":{prompt},"completion_tokens":{completion},"prompt_tokens_details":{details},"completion_tokens_details":{{"reasoning_tokens":{completion}}}}}"#)
@@ -95,7 +96,7 @@ fn the_quick_reader_is_put_to_the_test() {
     let mut runner = TestRunner::deterministic();
     let texts = (0..500).map(|_| nearly_a_chunk().new_tree(&mut runner).unwrap().current());
     let (scanned, not): (Vec<_>, Vec<_>) = texts.partition(|text| scan::scan(text).is_some());
-    assert!(scanned.len() > 50 && not.len() > 50, "{} of 500 scanned", scanned.len());
+    assert!(scanned.len() > 100 && not.len() > 100, "{} of 500 scanned", scanned.len());
 }
 
 proptest! {
