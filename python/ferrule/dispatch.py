@@ -95,9 +95,7 @@ async def _turn(fleet: Fleet, key: bytes | None, tried: set[str], record: Record
     except TimeoutError:
         raise Failure(529, NO_BACKEND, headers={"retry-after": "5"}) from None
     finally:
-        waited = monotonic() - began
-        record.queued_s += waited
-        fleet.metrics.queue_wait.observe(waited)
+        record.queued_s += monotonic() - began
 
 
 async def _attempt(fleet: Fleet, backend: Backend, exchange: Exchange, sending: Sending, record: Record) -> _Judgement:
@@ -144,7 +142,7 @@ def _judge(exchange: Exchange) -> _Judgement:
     if exchange.has_started:
         return _Judgement(Verdict.NEUTRAL, code="broken")
     if end == "untouched":
-        return _Judgement(Verdict.BROKEN, _unreachable("the backend closed the connection without an answer"), may_retry=True, code="reset")
+        return _Judgement(Verdict.BROKEN, Failure(502, "The backend closed the connection without an answer."), may_retry=True, code="reset")
     outcome = exchange.outcome
     if outcome.fault_status is None:
         return _Judgement(Verdict.BROKEN, Failure(502, exchange.fault), may_retry=True, code="broken")

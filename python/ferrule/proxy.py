@@ -28,7 +28,7 @@ from ferrule.messages.session import session_key
 from ferrule.net import body
 from ferrule.net.answer import Answer, Told, event_stream_head
 from ferrule.net.call import Call, message_id
-from ferrule.telemetry.accesslog import AccessLog
+from ferrule.telemetry.ledger import Ledger
 from ferrule.telemetry.metrics import Metrics
 from ferrule.telemetry.record import Record
 
@@ -49,7 +49,7 @@ class Parts(msgspec.Struct):
     fleets: dict[str, Fleet]
     counting: Counting
     metrics: Metrics
-    access_log: AccessLog
+    ledger: Ledger
     is_draining: bool = False
     is_overloaded: bool = False
 
@@ -80,7 +80,10 @@ class Proxy:
             answer = self._refusal(call, record, Failure(500, "Internal error."), knobs)
         finally:
             self.running -= 1
-            self._close(record)
+            record.ended_at = monotonic()
+            self.parts.ledger.add(record)
+        if isinstance(answer, Answer):
+            answer.close_after = answer.close_after or call.wants_close
         return answer
 
     def sweep(self, now: float) -> None:
@@ -234,31 +237,8 @@ class Proxy:
             self.parts.metrics.limited.inc("key")
         is_wrapped = failure.gate and knobs.wrap_gate_errors and call.route != "chat"
         answer = Answer(failure.status, envelope(failure, call.request_id, wrapped=is_wrapped), [*self._headers(call), *failure.headers.items()])
-        answer.close_after = call.wants_close or failure.status in (408, 413)
+        answer.close_after = failure.status in (408, 413)
         return answer
-
-    def _close(self, record: Record) -> None:
-        """Counts and logs; the only place that does."""
-        now = monotonic()
-        metrics = self.parts.metrics
-        metrics.requests.inc(record.route, record.label, str(record.status))
-        metrics.duration.observe(now - record.received_at, record.route)
-        if record.sent_at:
-            waited = record.queued_s + record.connected_s
-            metrics.overhead.observe(max(0.0, record.sent_at - record.received_at - waited), "request")
-        if record.first_event_at:
-            metrics.first_token.observe(record.first_event_at - record.received_at, record.label)
-        if record.branch and record.pool:
-            metrics.decisions.inc(record.pool, record.branch)
-        if record.has_outcome:
-            counts = {"input": record.input_tokens, "output": record.output_tokens, "cache_read": record.cache_read_tokens}
-            for kind, tokens in counts.items():
-                metrics.tokens.inc(record.label, kind, by=tokens)
-        for parameter in record.dropped:
-            metrics.dropped.inc(parameter)
-        if record.stream and record.end_reason:
-            metrics.stream_ends.inc(record.end_reason)
-        self.parts.access_log.write(record, now)
 
 
 class _Told:
@@ -401,9 +381,7 @@ class _Told:
 
     def _answer(self, payload: bytes) -> Answer:
         self.record.status = 200
-        answer = Answer(200, payload, self.named)
-        answer.close_after = self.call.wants_close
-        return answer
+        return Answer(200, payload, self.named)
 
 
 _Surface = Callable[[Proxy, Call, Tenant, Record], Awaitable[web.StreamResponse]]

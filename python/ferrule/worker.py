@@ -26,6 +26,7 @@ from ferrule.net.app import App
 from ferrule.net.connection import Deadlines
 from ferrule.proxy import Parts, Proxy
 from ferrule.telemetry.accesslog import AccessLog
+from ferrule.telemetry.ledger import Ledger
 from ferrule.telemetry.metrics import Family, Metrics
 from ferrule.telemetry.status import PoolView, WorkerView, pool_view
 
@@ -80,7 +81,7 @@ class Worker:
             fleets={},
             counting=Counting(),
             metrics=self.metrics,
-            access_log=AccessLog(),
+            ledger=Ledger(self.metrics, AccessLog()),
         )
         self.proxy = Proxy(self.parts)
         edge = configuration.edge
@@ -126,7 +127,7 @@ class Worker:
         await asyncio.gather(*(fleet.stop() for fleet in self.parts.fleets.values()))
         await self.parts.limiter.close()
         self.parts.counting.close()
-        self.parts.access_log.flush()
+        self.parts.ledger.post()
 
     def _is_busy(self) -> bool:
         return bool(self.proxy.live) or self.proxy.running > 0
@@ -215,6 +216,7 @@ class Worker:
 
     def snapshot(self) -> Snapshot:
         now = monotonic()
+        self.parts.ledger.post()
         for fleet in self.parts.fleets.values():
             fleet.show(now)
         is_ready, reason = self._readiness(now)

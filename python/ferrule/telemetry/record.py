@@ -12,7 +12,7 @@ class Record:
     """Times in seconds; tokens as the backend reported them. No text of a prompt and no key ever enters it."""
 
     __slots__ = (
-        "at", "backend", "branch", "cache_read_tokens", "connected_s", "dropped", "end_reason", "error", "first_event_at", "has_outcome",
+        "at", "backend", "branch", "cache_read_tokens", "connected_s", "dropped", "end_reason", "ended_at", "error", "first_event_at", "has_outcome",
         "input_tokens", "label", "model", "output_tokens", "pool", "queued_s", "received_at", "request_id", "route", "sent_at", "status",
         "stop_reason", "stream", "tenant",
     )  # fmt: skip
@@ -30,6 +30,7 @@ class Record:
         self.pool: str | None = None
         self.backend: str | None = None
         self.branch: str | None = None
+        self.ended_at = 0.0
         self.queued_s = 0.0
         self.connected_s = 0.0
         self.sent_at = 0.0

@@ -105,6 +105,9 @@ struct Times {
 
 struct State {
     telling: Telling,
+    recipe: Recipe,
+    /// The next answer goes on with the telling instead of beginning anew.
+    goes_on: bool,
     http: Http,
     client: Option<Client>,
     is_chunked: bool,
@@ -117,6 +120,27 @@ struct State {
     source: Option<Source>,
     per_token: Option<Arc<Buckets>>,
     times: Times,
+}
+
+/// How to begin a telling: once, and again for each attempt at another backend.
+struct Recipe {
+    telling: String,
+    options: Option<Py<ReplyOptions>>,
+    budget_tokens: Option<u64>,
+    passage: PassageOptions,
+}
+
+impl Recipe {
+    fn make(&self) -> PyResult<Telling> {
+        let options = self.options.as_ref().map(|options| Options { budget_tokens: self.budget_tokens, ..options.get().0.clone() });
+        match (self.telling.as_str(), options) {
+            ("events", Some(options)) => Ok(Telling::Events(Box::new(Translator::new(options)))),
+            ("folded", Some(options)) => Ok(Telling::Folded(Box::new(Translator::new(options)), Box::default())),
+            ("chat", _) => Ok(Telling::Chat(Box::new(Passage::new(self.passage.clone())))),
+            ("whole", _) => Ok(Telling::Whole),
+            _ => Err(PyValueError::new_err("telling: expected events or folded (with options), chat or whole")),
+        }
+    }
 }
 
 /// What is to be done outside the lock.
@@ -310,6 +334,9 @@ impl Exchange {
             source.set_paused(py, true)?;
         }
         let mut state = self.lock();
+        if !std::mem::take(&mut state.goes_on) {
+            state.telling = state.recipe.make()?;
+        }
         state.http = Http::default();
         state.end = None;
         state.waiter = Some(waiter);
@@ -337,7 +364,7 @@ impl Exchange {
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         telling: &str,
-        options: Option<&ReplyOptions>,
+        options: Option<Py<ReplyOptions>>,
         model_json: &str,
         hide_usage: bool,
         transport: Option<Py<PyAny>>,
@@ -350,14 +377,9 @@ impl Exchange {
         idle_s: f64,
         total_s: f64,
     ) -> PyResult<Self> {
-        let options = options.map(|options| Options { budget_tokens, ..options.0.clone() });
-        let telling = match (telling, options) {
-            ("events", Some(options)) => Telling::Events(Box::new(Translator::new(options))),
-            ("folded", Some(options)) => Telling::Folded(Box::new(Translator::new(options)), Box::default()),
-            ("chat", _) => Telling::Chat(Box::new(Passage::new(PassageOptions { model_json: model_json.to_owned(), hide_usage }))),
-            ("whole", _) => Telling::Whole,
-            _ => return Err(PyValueError::new_err("telling: expected events or folded (with options), chat or whole")),
-        };
+        let passage = PassageOptions { model_json: model_json.to_owned(), hide_usage };
+        let recipe = Recipe { telling: telling.to_owned(), options, budget_tokens, passage };
+        let telling = recipe.make()?;
         let now = now_s();
         let times = Times {
             first_event_s,
@@ -373,6 +395,8 @@ impl Exchange {
         };
         let state = State {
             telling,
+            recipe,
+            goes_on: true,
             http: Http::default(),
             client: transport.map(|transport| Client::new(transport, descriptor)),
             is_chunked,
@@ -443,7 +467,9 @@ impl Exchange {
 
     /// The next bytes come from a second answer that goes on where the thinking budget ended the first.
     fn go_on(&self) {
-        self.lock().telling.begin_continuation();
+        let mut state = self.lock();
+        state.telling.begin_continuation();
+        state.goes_on = true;
     }
 
     /// The client's transport holds back too much: the backend is not read until that is gone.
