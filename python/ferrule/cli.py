@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+import msgspec
 import uvloop
 
 from ferrule import __version__
@@ -136,7 +137,7 @@ def _count(options: argparse.Namespace) -> int:
     from ferrule.messages.count import text_of
 
     body = sys.stdin.buffer.read() if options.file == "-" else _read(options.file)
-    request = decode(body)
+    request = decode(_with_model(body, options.model))
     name = "o200k_base"
     if options.config:
         model = find_model(config.load(options.config).models, options.model or request.model)
@@ -146,6 +147,17 @@ def _count(options: argparse.Namespace) -> int:
         name = model.tokenizer
     print(tokenizer(name).count(text_of(request)))
     return 0
+
+
+def _with_model(body: bytes, model: str | None) -> bytes:
+    """The body with `model` where it names none; what is no JSON object is left for `decode` to complain of."""
+    try:
+        members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
+        return body
+    if model is None or "model" in members:
+        return body
+    return msgspec.json.encode({"model": model, **members})
 
 
 def _read(file: str) -> bytes:
