@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 
 import msgspec
@@ -55,7 +56,7 @@ async def dispatch(fleet: Fleet, exchange: Exchange, sending: Sending, record: R
         choice, attempt = await _turn(fleet, sending.key, tried, record)
         record.chosen(choice)
         if attempt.is_trial:
-            exchange.on_first_event(lambda: fleet.pool.answered(attempt))
+            exchange.on_first_event(partial(fleet.pool.answered, attempt))
         exchange.set_head(sending.head(choice.backend.name, AFFINITY[choice.branch]))
         judgement = _Judgement(Verdict.CLIENT_GONE, code="client_gone")
         try:
@@ -142,7 +143,9 @@ def _judge(exchange: Exchange) -> _Judgement:
     if exchange.has_started:
         return _Judgement(Verdict.NEUTRAL, code="broken")
     if end == "untouched":
-        return _Judgement(Verdict.BROKEN, Failure(502, "The backend closed the connection without an answer."), may_retry=True, code="reset")
+        return _Judgement(
+            Verdict.BROKEN, Failure(502, "The backend closed the connection without an answer."), may_retry=True, code="reset"
+        )
     outcome = exchange.outcome
     if outcome.fault_status is None:
         return _Judgement(Verdict.BROKEN, Failure(502, exchange.fault), may_retry=True, code="broken")

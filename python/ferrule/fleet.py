@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from time import monotonic, time
 
 import aiohttp
@@ -29,6 +29,7 @@ from ferrule.routing.health import HealthPolicy, Probed
 from ferrule.routing.pool import Pool, PoolSettings
 from ferrule.routing.retry_after import seconds_of
 from ferrule.telemetry.metrics import Metrics
+from ferrule.telemetry.status import BackendView, PoolView
 
 log = logging.getLogger(__name__)
 
@@ -167,8 +168,27 @@ class Fleet:
         self.metrics.queue_depth.set(self.queue.depth, self.name)
         self.metrics.discovery_age.set(self.watcher.age_s(), self.name)
 
-    def _spawn(self, coroutine: object) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)  # type: ignore[arg-type]
+    def view(self, now: float) -> PoolView:
+        """What `/status` shows of it."""
+        backends = [
+            BackendView(
+                name=backend.name,
+                address=backend.url,
+                healthy=backend.healthy,
+                state="draining" if backend.draining else backend.probe,
+                breaker=backend.breaker,
+                inflight=backend.inflight,
+                slots=self.settings.slots,
+                sessions=backend.sessions,
+                weight=backend.weight,
+                draining=backend.draining,
+            )
+            for backend in self.pool.status(now).backends
+        ]
+        return PoolView(self.name, round(self.watcher.age_s(), 3), self.queue.depth, backends)
+
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -101,7 +101,11 @@ class Proxy:
     async def _answer(self, call: Call, record: Record) -> web.StreamResponse:
         tell = _SURFACES.get(call.route)
         if call.methods and call.request.method not in call.methods:
-            raise Failure(405, f"{call.request.method} is not offered here; {' and '.join(call.methods)} is.", headers={"allow": ", ".join(call.methods)})
+            raise Failure(
+                405,
+                f"{call.request.method} is not offered here; {' and '.join(call.methods)} is.",
+                headers={"allow": ", ".join(call.methods)},
+            )
         if call.route == "root":
             record.status = 200
             return Answer(200, b'{"service":"ferrule"}', self._headers(call))
@@ -236,7 +240,9 @@ class Proxy:
         if failure.status == 401:
             self.parts.metrics.limited.inc("key")
         is_wrapped = failure.gate and knobs.wrap_gate_errors and call.route != "chat"
-        answer = Answer(failure.status, envelope(failure, call.request_id, wrapped=is_wrapped), [*self._headers(call), *failure.headers.items()])
+        answer = Answer(
+            failure.status, envelope(failure, call.request_id, wrapped=is_wrapped), [*self._headers(call), *failure.headers.items()]
+        )
         answer.close_after = failure.status in (408, 413)
         return answer
 

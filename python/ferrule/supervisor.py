@@ -19,9 +19,10 @@ import msgspec
 
 from ferrule.admin import Admin
 from ferrule.config import Config
+from ferrule.fleet import Place
 from ferrule.gate.stores.shared import SharedStore
 from ferrule.net.app import reserve
-from ferrule.worker import Place, Settings, Snapshot, Worker
+from ferrule.worker import Settings, Snapshot, Worker
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,14 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         place = Place(child.number, len(self._children))
         settings = msgspec.structs.replace(self._settings, place=place, counts_file=counts_file, port=port)
-        arguments = [sys.executable, "-m", "ferrule.supervisor", str(theirs.fileno()), self._log_level, msgspec.json.encode(settings).decode()]
+        arguments = [
+            sys.executable,
+            "-m",
+            "ferrule.supervisor",
+            str(theirs.fileno()),
+            self._log_level,
+            msgspec.json.encode(settings).decode(),
+        ]
         # A session of its own: Ctrl-C reaches the supervisor alone, which then ends the workers in order.
         child.process = await asyncio.create_subprocess_exec(*arguments, pass_fds=[theirs.fileno()], start_new_session=True)
         theirs.close()

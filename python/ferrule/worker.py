@@ -28,7 +28,7 @@ from ferrule.proxy import Parts, Proxy
 from ferrule.telemetry.accesslog import AccessLog
 from ferrule.telemetry.ledger import Ledger
 from ferrule.telemetry.metrics import Family, Metrics
-from ferrule.telemetry.status import PoolView, WorkerView, pool_view
+from ferrule.telemetry.status import PoolView, WorkerView
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class Worker:
             due = max(due, now - SWEEP_S)
             try:
                 self._sweep_once(now)
-            except Exception:  # noqa: BLE001  (a sweep that ends would end every deadline with it)
+            except Exception:  # a sweep that ends would end every deadline with it
                 log.exception("the sweep failed")
 
     def _sweep_once(self, now: float) -> None:
@@ -222,7 +222,7 @@ class Worker:
         is_ready, reason = self._readiness(now)
         return Snapshot(
             worker=WorkerView(os.getpid(), len(self.proxy.live)),
-            pools=[pool_view(fleet, now) for fleet in self.parts.fleets.values()],
+            pools=[fleet.view(now) for fleet in self.parts.fleets.values()],
             families=self.metrics.families(),
             is_ready=is_ready,
             is_draining=self.parts.is_draining,

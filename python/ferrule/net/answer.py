@@ -43,15 +43,15 @@ class Answer(web.StreamResponse):
         self.close_after = False
         """Set: the connection is not used again (draining, or a body that was not read to its end)."""
 
-    async def prepare(self, request: BaseRequest) -> None:  # type: ignore[override]
+    async def prepare(self, request: BaseRequest) -> None:
         keeps = request.keep_alive and not self.close_after
         self._keep_alive = keeps
         connection = [] if keeps and request.version >= (1, 1) else [("connection", "keep-alive" if keeps else "close")]
-        lines = [("content-type", self.type), ("content-length", str(len(self.payload))), ("cache-control", "no-store"), *self.extra, *connection]
+        fixed = [("content-type", self.type), ("content-length", str(len(self.payload))), ("cache-control", "no-store")]
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client has gone")
-        transport.write(head(self.status, lines) + (b"" if request.method == "HEAD" else self.payload))
+        transport.write(head(self.status, [*fixed, *self.extra, *connection]) + (b"" if request.method == "HEAD" else self.payload))
 
     async def write_eof(self, data: bytes = b"") -> None:
         self._eof_sent = True

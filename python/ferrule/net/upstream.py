@@ -33,7 +33,11 @@ class Upstream:
         self.connect_s = connect_s
         self._pump = pump
         host = f"[{self.host}]" if ":" in self.host else self.host
-        lines = [f"host: {host}:{self.port}" if parts.port else f"host: {host}", "content-type: application/json", "accept-encoding: identity"]
+        lines = [
+            f"host: {host}:{self.port}" if parts.port else f"host: {host}",
+            "content-type: application/json",
+            "accept-encoding: identity",
+        ]
         if authorization is not None:
             lines.append(f"authorization: {authorization}")
         self._headers = "\r\n".join(lines)
@@ -62,7 +66,7 @@ class Upstream:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.connect_s):
-                _, relay = await loop.create_connection(
+                _, relay = await loop.create_connection(  # type: ignore[type-var]  # a protocol by its methods, not its ancestry
                     self._relay, self.host, self.port, ssl=self.tls, server_hostname=self.host if self.tls else None
                 )
         except TimeoutError as late:

@@ -20,7 +20,9 @@ TTFT_EDGES_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 )  # fmt: skip
 PER_TOKEN_EDGES_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
-REQUEST_EDGES_S = (0.005, 0.025, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
+REQUEST_EDGES_S = (
+    0.005, 0.025, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
+)  # fmt: skip
 OVERHEAD_EDGES_S = (0.00005, 0.0001, 0.0002, 0.0004, 0.0008, 0.0015, 0.003, 0.006, 0.0125, 0.025, 0.05, 0.1, 0.25, 1.0)
 WAIT_EDGES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
 
@@ -112,17 +114,26 @@ class Metrics:
     def __init__(self) -> None:
         by_backend = ("pool", "backend")
         self.requests = Counter("ferrule_requests", "Requests answered.", ("route", "model", "code"))
-        self.duration = Histogram("ferrule_request_duration_seconds", "From a request's head to the end of its answer.", REQUEST_EDGES_S, ("route",))
-        self.first_token = Histogram(
-            "ferrule_time_to_first_token_seconds", "From a request's head to the first content event told; a role chunk or ping is none.", TTFT_EDGES_S, ("model",)
+        self.duration = Histogram(
+            "ferrule_request_duration_seconds", "From a request's head to the end of its answer.", REQUEST_EDGES_S, ("route",)
         )
-        self.per_token = Histogram("ferrule_time_per_output_token_seconds", "Between two tokens of a stream.", PER_TOKEN_EDGES_S, ("model",))
+        self.first_token = Histogram(
+            "ferrule_time_to_first_token_seconds",
+            "From a request's head to the first content event told; a role chunk or ping is none.",
+            TTFT_EDGES_S,
+            ("model",),
+        )
+        self.per_token = Histogram(
+            "ferrule_time_per_output_token_seconds", "Between two tokens of a stream.", PER_TOKEN_EDGES_S, ("model",)
+        )
         self.overhead = Histogram("ferrule_proxy_overhead_seconds", "Time the proxy itself took.", OVERHEAD_EDGES_S, ("phase",))
         self.streams = Gauge("ferrule_streams_active", "Streams being told right now.")
         self.stream_ends = Counter("ferrule_stream_end", "Streams ended, by reason.", ("reason",))
         self.tokens = Counter("ferrule_tokens", "Tokens; input excludes what was read from a cache.", ("model", "type"))
         self.decisions = Counter("ferrule_routing_decisions", "Backends chosen, by branch.", ("pool", "branch"))
-        self.backend_requests = Counter("ferrule_backend_requests", "Attempts at a backend, by its status (or what went wrong).", (*by_backend, "code"))
+        self.backend_requests = Counter(
+            "ferrule_backend_requests", "Attempts at a backend, by its status (or what went wrong).", (*by_backend, "code")
+        )
         self.backend_inflight = Gauge("ferrule_backend_inflight", "Requests a backend is working on for us.", by_backend)
         self.backend_healthy = Gauge("ferrule_backend_healthy", "1: takes requests; 0: ejected, draining or down.", by_backend, "min")
         self.retries = Counter("ferrule_backend_retries", "Requests sent again, by the reason.", ("reason",))

@@ -12,9 +12,9 @@ class Record:
     """Times in seconds; tokens as the backend reported them. No text of a prompt and no key ever enters it."""
 
     __slots__ = (
-        "at", "backend", "branch", "cache_read_tokens", "connected_s", "dropped", "end_reason", "ended_at", "error", "first_event_at", "has_outcome",
-        "input_tokens", "label", "model", "output_tokens", "pool", "queued_s", "received_at", "request_id", "route", "sent_at", "status",
-        "stop_reason", "stream", "tenant",
+        "at", "backend", "branch", "cache_read_tokens", "connected_s", "dropped", "end_reason", "ended_at", "error", "first_event_at",
+        "has_outcome", "input_tokens", "label", "model", "output_tokens", "pool", "queued_s", "received_at", "request_id", "route",
+        "sent_at", "status", "stop_reason", "stream", "tenant",
     )  # fmt: skip
 
     def __init__(self, request_id: str, route: str, received_at: float) -> None:

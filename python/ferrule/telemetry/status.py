@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from ferrule.telemetry.metrics import Family
-
-if TYPE_CHECKING:
-    from ferrule.fleet import Fleet
 
 
 class WorkerView(msgspec.Struct):
@@ -58,26 +54,6 @@ class Status(msgspec.Struct):
     routing: dict[str, float]
     streams_ended: dict[str, float]
     latency: dict[str, Latency]
-
-
-def pool_view(fleet: Fleet, now: float) -> PoolView:
-    slots = fleet.settings.slots
-    backends = [
-        BackendView(
-            name=backend.name,
-            address=backend.url,
-            healthy=backend.healthy,
-            state="draining" if backend.draining else backend.probe,
-            breaker=backend.breaker,
-            inflight=backend.inflight,
-            slots=slots,
-            sessions=backend.sessions,
-            weight=backend.weight,
-            draining=backend.draining,
-        )
-        for backend in fleet.pool.status(now).backends
-    ]
-    return PoolView(fleet.name, round(fleet.watcher.age_s(), 3), fleet.queue.depth, backends)
 
 
 def joined(workers: Sequence[list[PoolView]]) -> list[PoolView]:
@@ -132,7 +108,10 @@ def totals(families: Sequence[Family]) -> tuple[dict[str, float], dict[str, floa
     routing = {branch: total("ferrule_routing_decisions", branch=branch) for branch in ("home", "spill", "failover", "keyless")}
     reasons = ("complete", "client_gone", "backend_error", "timeout", "drain")
     ended = {reason: total("ferrule_stream_end", reason=reason) for reason in reasons}
-    latency = {"ttft": _latency(named["ferrule_time_to_first_token_seconds"]), "per_token": _latency(named["ferrule_time_per_output_token_seconds"])}
+    latency = {
+        "ttft": _latency(named["ferrule_time_to_first_token_seconds"]),
+        "per_token": _latency(named["ferrule_time_per_output_token_seconds"]),
+    }
     return counters, routing, ended, latency
 
 
