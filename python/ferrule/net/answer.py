@@ -17,6 +17,11 @@ Headers = Iterable[tuple[str, str]]
 REASONS = {status.value: status.phrase for status in HTTPStatus} | {413: "Request Too Large", 529: "Overloaded"}
 
 
+_EVENT_STREAM = (
+    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
+)
+
+
 def head(status: int, headers: Headers) -> bytes:
     """The status line and headers, up to and with the empty line. Values come from us alone, or were checked to hold no line break."""
     lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}"]
@@ -26,10 +31,10 @@ def head(status: int, headers: Headers) -> bytes:
 
 def event_stream_head(headers: Headers, *, chunked: bool, keep_alive: bool) -> bytes:
     """The head of a stream of events. Without chunked coding (HTTP/1.0) the end of the connection is the end of the stream."""
-    framing = [("transfer-encoding", "chunked")] if chunked else []
-    closing = [] if keep_alive else [("connection", "close")]
-    fixed = [("content-type", "text/event-stream; charset=utf-8"), ("cache-control", "no-cache"), ("x-accel-buffering", "no")]
-    return head(200, [*fixed, *headers, *framing, *closing])
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
+    framing = "transfer-encoding: chunked\r\n" if chunked else ""
+    closing = "" if keep_alive else "connection: close\r\n"
+    return f"{_EVENT_STREAM}{lines}{framing}{closing}\r\n".encode("latin-1", "replace")
 
 
 class Answer(web.StreamResponse):
