@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from time import monotonic
 
-import aiohttp
 import msgspec
 
 from ferrule._core import Tokenizer
+from ferrule.asking import Answer
 from ferrule.fleet import Fleet
 from ferrule.messages import Policy, Request, documents
 from ferrule.messages.count import text_of, tokenize_body
@@ -60,13 +60,11 @@ class Counting:
         backend = _backend_for(fleet, key)
         if route is None or backend is None:
             return None
-        try:
-            answer = await fleet.post(backend, route, tokenize_body(request, policy), ENGINE_TIMEOUT_S)
-            counted = msgspec.json.decode(answer, type=_Counted)
-        except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError) as trouble:
-            log.info("backend %s did not count tokens (%s); estimating", backend.name, type(trouble).__name__)
-            return None
-        return counted.count if counted.count is not None else counted.input_tokens
+        answer = await fleet.asking(backend).post(route, tokenize_body(request, policy), ENGINE_TIMEOUT_S)
+        tokens = counted(answer)
+        if tokens is None:
+            log.info("backend %s did not count tokens (status %d); estimating", backend.name, answer.status)
+        return tokens
 
     async def documents(self, pending: Sequence[documents.Pending]) -> Mapping[str, str]:
         """Texts of PDFs by their path; none of those that take too long."""
@@ -80,6 +78,15 @@ class Counting:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def counted(answer: Answer) -> int | None:
+    """Tokens, out of what an engine's counting route answered."""
+    try:
+        said = msgspec.json.decode(answer.found or b"", type=_Counted)
+    except msgspec.MsgspecError:
+        return None
+    return said.count if said.count is not None else said.input_tokens
 
 
 def _lower_priority() -> None:

@@ -7,40 +7,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Coroutine
-from time import monotonic, time
+from time import monotonic
 
 import aiohttp
 import msgspec
 
 from ferrule import config
 from ferrule._core import Pump
+from ferrule.asking import Asking, authorization
 from ferrule.catalog import Listed, Offer
-from ferrule.discovery.dns import DnsName
-from ferrule.discovery.kubernetes import KubernetesService, Service, in_cluster
-from ferrule.discovery.static import StaticList
-from ferrule.discovery.watcher import Watcher
-from ferrule.engines import detect
+from ferrule.discovery.choice import watcher_for
 from ferrule.gate.queue import Queue
 from ferrule.net.upstream import Upstream
 from ferrule.routing.backend import Backend, BackendSpec
 from ferrule.routing.health import HealthPolicy, Probed
 from ferrule.routing.pool import Pool, PoolSettings
-from ferrule.routing.retry_after import seconds_of
 from ferrule.telemetry.metrics import Metrics
 from ferrule.telemetry.status import BackendView, PoolView
 
 log = logging.getLogger(__name__)
 
 OFFER_EVERY_S = 30.0
-SCRAPE_LIMIT_BYTES = 4 << 20
 
 
 class Member(msgspec.Struct):
     """What we hold for one backend besides its health."""
 
     upstream: Upstream
+    asking: Asking
     offer: Offer | None = None
     asked_at: float = -OFFER_EVERY_S
     has_probe: bool = False
@@ -73,7 +68,7 @@ class Fleet:
         self._on_offer = on_offer
         self.pool = Pool(name, _pool_settings(settings, shared.place))
         self.queue = Queue(settings.queue.size, settings.queue.timeout_s)
-        self.watcher = _watcher(settings)
+        self.watcher = watcher_for(name, settings)
         self._members: dict[str, Member] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -81,7 +76,7 @@ class Fleet:
         self.offer = Offer()
 
     def start(self) -> None:
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.settings.health.timeout_s), auto_decompress=True)
+        self._session = aiohttp.ClientSession()
         self._watching = asyncio.get_running_loop().create_task(self.watcher.watch(self._on_change))
 
     async def stop(self) -> None:
@@ -99,10 +94,11 @@ class Fleet:
         old, self.settings = self.settings, settings
         self.queue.size, self.queue.timeout_s = settings.queue.size, settings.queue.timeout_s
         self.pool.change(_pool_settings(settings, self._place))
+        self._renew_upstreams()
         if (old.backends, old.discover) != (settings.backends, settings.discover):
             if self._watching is not None:
                 self._watching.cancel()
-            self.watcher = _watcher(settings)
+            self.watcher = watcher_for(self.name, settings)
             self._watching = asyncio.get_running_loop().create_task(self.watcher.watch(self._on_change))
 
     # What requests need
@@ -117,28 +113,34 @@ class Fleet:
     def is_ready(self, now: float) -> bool:
         return self.is_fresh and self.pool.is_ready(now)
 
-    async def post(self, backend: Backend, path: str, body: bytes, timeout_s: float) -> bytes:
-        """A question off the hot path, such as a count. OSError, TimeoutError or aiohttp's errors when it fails."""
-        assert self._session is not None
-        upstream = self.upstream(backend)
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
-        async with self._session.post(upstream.url(path), data=body, headers=upstream.control_headers, timeout=timeout) as response:
-            response.raise_for_status()
-            return await response.read()
+    def asking(self, backend: Backend) -> Asking:
+        """For questions off the hot path, such as a count."""
+        return self._members[backend.name].asking
 
     # Membership
 
     def _on_change(self, specs: list[BackendSpec]) -> None:
         now = monotonic()
         self.pool.update(specs, now)
-        keys = {backend.url.url: backend.url.authorization for backend in self.settings.backends}
         for backend in self.pool.backends:
             if backend.name not in self._members:
-                secret = keys.get(backend.url)
-                authorization = secret.reveal() if secret else f"Bearer {self.settings.api_key.reveal()}" if self.settings.api_key else None
-                self._members[backend.name] = Member(Upstream(backend.url, authorization, self.settings.timeouts.connect_s, self._pump))
+                self._members[backend.name] = self._member(backend)
         self.queue.wake()
         self.sweep(now)
+
+    def _member(self, backend: Backend) -> Member:
+        assert self._session is not None
+        upstream = Upstream(backend.url, authorization(self.settings, backend.url), self.settings.timeouts.connect_s, self._pump)
+        return Member(upstream, Asking(self._session, upstream))
+
+    def _renew_upstreams(self) -> None:
+        """Requests from now on use the new key; those under way end on the connections they have."""
+        for backend in self.pool.backends:
+            member, wanted = self._members[backend.name], authorization(self.settings, backend.url)
+            if (member.upstream.authorization, member.upstream.connect_s) != (wanted, self.settings.timeouts.connect_s):
+                member.upstream.close()
+                renewed = self._member(backend)
+                member.upstream, member.asking = renewed.upstream, renewed.asking
 
     def _forget_gone(self) -> None:
         present = {backend.name for backend in self.pool.backends}
@@ -196,7 +198,8 @@ class Fleet:
 
     async def _probe(self, backend: Backend, member: Member) -> None:
         try:
-            result, retry_after_s = await self._ask_health(member)
+            health = self.settings.health
+            result, retry_after_s = await member.asking.health(health.path, health.timeout_s)
             was_up = backend.health.is_up
             self.pool.probed(backend, result, monotonic(), retry_after_s)
             if backend.health.is_up is not was_up:
@@ -208,42 +211,19 @@ class Fleet:
         finally:
             member.has_probe = False
 
-    async def _ask_health(self, member: Member) -> tuple[Probed, float]:
-        assert self._session is not None
-        url, headers = member.upstream.url(self.settings.health.path), member.upstream.control_headers
-        timeout = aiohttp.ClientTimeout(total=self.settings.health.timeout_s)
-        try:
-            async with self._session.get(url, headers=headers, allow_redirects=False, timeout=timeout) as response:
-                if response.status == 429:
-                    return Probed.BUSY, seconds_of(response.headers.get("retry-after"), time())
-                return (Probed.OK if response.status < 400 else Probed.FAILED), 0.0
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            return Probed.FAILED, 0.0
-
     async def _ask_offer(self, member: Member) -> None:
-        models = await self._get(member, "/v1/models")
-        if models is None:
-            return
-        version = await self._get(member, "/version") if self.settings.engine == "auto" else None
-        props = await self._get(member, "/props") if self.settings.engine == "auto" and version is None else None
-        member.offer = Offer(detect(models, version, props), _listed(models), True)
-        self._tell_offer()
+        timeout_s = self.settings.health.timeout_s
+        description = await member.asking.description(timeout_s, names_engine=self.settings.engine == "auto")
+        if description is not None:
+            member.offer = description.offer
+            self._tell_offer()
 
     def _tell_offer(self) -> None:
         offers = [member.offer for member in self._members.values() if member.offer is not None]
-        union = {listed.id: listed for offer in offers for listed in offer.models}
-        offer = Offer(offers[0].profile, tuple(union.values()), True)
+        offer = Offer(offers[0].profile, _union(offers), True)
         if offer != self.offer:
             self.offer = offer
             self._on_offer(self.name, offer)
-
-    async def _get(self, member: Member, path: str) -> bytes | None:
-        assert self._session is not None
-        try:
-            async with self._session.get(member.upstream.url(path), headers=member.upstream.control_headers) as response:
-                return await response.content.read(SCRAPE_LIMIT_BYTES) if response.status == 200 else None
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            return None
 
 
 def _pool_settings(settings: config.Pool, place: Place) -> PoolSettings:
@@ -258,38 +238,11 @@ def _pool_settings(settings: config.Pool, place: Place) -> PoolSettings:
     )
 
 
-def _watcher(settings: config.Pool) -> Watcher:
-    found = settings.discover
-    if found is None:
-        return StaticList([BackendSpec(backend.url.url, backend.weight) for backend in settings.backends])
-    if found.dns is not None:
-        return DnsName(found.dns.host, found.dns.port, found.interval_s)
-    assert found.kubernetes is not None
-    where = found.kubernetes
-    return KubernetesService(Service(where.namespace, where.service, where.port), in_cluster(os.environ))
-
-
-class _ModelEntry(msgspec.Struct):
-    id: str
-    max_model_len: int | None = None
-    created: int | None = None
-    meta: dict[str, object] | None = None
-
-
-class _ModelList(msgspec.Struct):
-    data: list[_ModelEntry] = []
-
-
-def _listed(body: bytes) -> tuple[Listed, ...]:
-    try:
-        entries = msgspec.json.decode(body, type=_ModelList).data
-    except msgspec.MsgspecError:
-        return ()
-    return tuple(Listed(entry.id, _window(entry), entry.created or 0) for entry in entries)
-
-
-def _window(entry: _ModelEntry) -> int | None:
-    if entry.max_model_len:
-        return entry.max_model_len
-    found = (entry.meta or {}).get("n_ctx")  # llama.cpp, per slot
-    return found if isinstance(found, int) and found > 0 else None
+def _union(offers: list[Offer]) -> tuple[Listed, ...]:
+    """Every model that any of them lists; of windows that differ the smallest, which a prompt fits wherever it goes."""
+    union: dict[str, Listed] = {}
+    for listed in (listed for offer in offers for listed in offer.models):
+        known = union.setdefault(listed.id, listed)
+        if listed.window is not None and (known.window is None or listed.window < known.window):
+            union[listed.id] = listed
+    return tuple(union.values())

@@ -18,6 +18,7 @@ from ferrule._core import Pump
 from ferrule.catalog import Catalog, Offer
 from ferrule.config import Config, ConfigError, Flags
 from ferrule.counting import Counting
+from ferrule.discovery.choice import watcher_for
 from ferrule.fleet import Fleet, Place, Shared
 from ferrule.gate.keys import KeyRing
 from ferrule.gate.limits import Limiter
@@ -50,8 +51,11 @@ class Settings(msgspec.Struct, frozen=True):
     """The client port, where the supervisor has chosen one."""
 
     def read(self) -> Config:
-        """Raises ConfigError."""
-        return config.load(self.config_file, flags=self.flags) if self.config_file else config.from_flags(self.flags)
+        """Raises ConfigError, also for what cannot be had where this process runs."""
+        read = config.load(self.config_file, flags=self.flags) if self.config_file else config.from_flags(self.flags)
+        for name, pool in read.pools.items():
+            watcher_for(name, pool)
+        return read
 
 
 class Snapshot(msgspec.Struct):

@@ -30,6 +30,7 @@ class Upstream:
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.base_path = parts.path.rstrip("/")
         self.tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self.authorization = authorization
         self.connect_s = connect_s
         self._pump = pump
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -45,6 +46,7 @@ class Upstream:
         self.control_headers = {"content-type": "application/json", **({"authorization": authorization} if authorization else {})}
         """For questions off the hot path: probes, lists of models, counts."""
         self._idle: deque[Relay] = deque()
+        self._is_closed = False
 
     def request_head(self, path: str, length: int, extra: str = "") -> bytes:
         """The head of a POST with a body of `length` bytes; `extra` holds whole header lines, each with its line end."""
@@ -83,7 +85,7 @@ class Upstream:
 
     def give_back(self, relay: Relay) -> None:
         """Keeps a connection for the next request, if it can have one."""
-        if relay.is_open:
+        if relay.is_open and not self._is_closed:
             self._idle.append(relay)
         else:
             relay.close()
@@ -94,5 +96,7 @@ class Upstream:
             self._idle.popleft().close()
 
     def close(self) -> None:
+        """What is lent out is closed when it is given back."""
+        self._is_closed = True
         while self._idle:
             self._idle.pop().close()
