@@ -24,6 +24,7 @@ from ferrule.gate.keys import KeyRing, Tenant
 from ferrule.gate.limits import Lease, Limiter
 from ferrule.messages import Request, Translation, decode, documents, needs_prompt_count, translate
 from ferrule.messages.continuation import continued
+from ferrule.messages.count import text_of
 from ferrule.messages.session import session_key
 from ferrule.net import body
 from ferrule.net.answer import Answer, Told, event_stream_head
@@ -149,7 +150,7 @@ class Proxy:
         record.dropped, record.stream = translation.dropped, translation.stream
         for warning in translation.warnings:
             log.warning("request %s: %s", call.request_id, warning)
-        lease = await self.parts.limiter.admit(tenant, len(raw) // BYTES_PER_TOKEN)
+        lease = await self.parts.limiter.admit(tenant, _estimated_tokens(raw, request) if tenant.has_limits else 0)
         try:
             key = session_key(call.headers, request, tenant.name)
             told = _Told(self, call, served, lease, record)
@@ -402,6 +403,13 @@ _SURFACES: dict[str, _Surface] = {
 
 # the exchange's end → the reason in the metrics
 _REASONS = {"complete": "complete", "broken": "backend_error", "untouched": "backend_error", "timeout": "timeout", "failed": "drain"}
+
+
+def _estimated_tokens(raw: bytes, request: Request) -> int:
+    """For a limit's entry; real usage settles it. Text in base64 is an image or a document, and is not counted as text."""
+    if b'"base64"' not in raw:
+        return len(raw) // BYTES_PER_TOKEN
+    return sum(map(len, text_of(request))) // BYTES_PER_TOKEN
 
 
 def _end_reason(failure: Failure) -> str:
