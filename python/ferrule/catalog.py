@@ -5,7 +5,7 @@ The configured models first; without any, what the backends themselves list. Ans
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -33,6 +33,17 @@ class Offer(msgspec.Struct, frozen=True):
     profile: Profile = PROFILES["vllm"]
     models: tuple[Listed, ...] = ()
     has_answered: bool = False
+
+
+def together(offers: Sequence[Offer]) -> Offer:
+    """What a pool offers: every model that any of its backends lists. Of windows that differ the smallest holds, since a prompt that
+    fits it fits wherever it goes."""
+    union: dict[str, Listed] = {}
+    for listed in (listed for offer in offers for listed in offer.models):
+        known = union.setdefault(listed.id, listed)
+        if listed.window is not None and (known.window is None or listed.window < known.window):
+            union[listed.id] = listed
+    return Offer(offers[0].profile, tuple(union.values()), True) if offers else Offer()
 
 
 class Served(msgspec.Struct, frozen=True):

@@ -14,9 +14,10 @@ from typing import TypeVar
 import msgspec
 
 from ferrule.errors import Failure, InvalidRequest
+from ferrule.messages.json_text import EMPTY, joined, quoted
 from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
-from ferrule.messages.session import HEADER, digest, session_in
+from ferrule.messages.session import HEADER, digest, opening_key, session_in
 
 # OpenAI's own
 _PROMPT = frozenset(
@@ -89,9 +90,13 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _Cached | None = None
 
 
+class _Part(msgspec.Struct):
+    text: msgspec.Raw = msgspec.Raw(_NULL)
+
+
 class _Message(msgspec.Struct):
     role: str = ""
-    content: msgspec.Raw = msgspec.Raw(_NULL)
+    content: str | list[_Part] | None = None
 
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -174,18 +179,28 @@ def session_key(headers: Mapping[str, str], request: ChatRequest, tenant: str) -
 
 
 def _opening_key(request: ChatRequest, tenant: str) -> bytes | None:
-    """Everything up to the first user message: it stays the same while the conversation grows."""
+    """As for the Messages API: system text and first user message, which stay the same while the conversation grows."""
     try:
         messages = msgspec.json.decode(request.members["messages"], type=list[_Message])
     except (msgspec.MsgspecError, RecursionError):
         return None
-    opening: list[bytes] = []
+    system: list[bytes] = []
+    user = b""
     for message in messages:
-        if message.role in ("system", "developer", "user"):
-            opening.append(bytes(message.content))
         if message.role == "user":
+            user = _text_of(message.content)
             break
-    return digest(tenant, "opening", *opening) if any(text not in (b"", b'""', b"[]", _NULL) for text in opening) else None
+        if message.role in ("system", "developer"):
+            system.append(_text_of(message.content))
+    system = [text for text in system if text]
+    return opening_key(tenant, joined(system) if system else b"", user)
+
+
+def _text_of(content: str | list[_Part] | None) -> bytes:
+    if isinstance(content, list):
+        texts = [literal for literal in (bytes(part.text) for part in content) if literal not in (_NULL, EMPTY)]
+        return joined(texts) if texts else b""
+    return quoted(content) if content else b""
 
 
 def _string(members: Mapping[str, msgspec.Raw], name: str) -> str | None:

@@ -56,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("sim", help="one simulated vLLM (ferrule sim --help)")
     check = commands.add_parser("check", help="read the config, ask each backend, say what the proxy will do")
     _add_serving_flags(check)
+    check.add_argument(
+        "--probe", action="store_true", help="also let each model generate three tokens, to see usage, reasoning and budgets"
+    )
     check.set_defaults(run=_check)
     keys = commands.add_parser("keys", help="keys of clients").add_subparsers(required=True, metavar="new")
     new = keys.add_parser("new", help="print a fresh key once, and its entry for the keys file")
@@ -114,7 +117,7 @@ def _check(options: argparse.Namespace) -> int:
     from ferrule import check
     from ferrule.worker import Settings
 
-    return uvloop.run(check.run(Settings(_flags(options), options.config).read()))
+    return uvloop.run(check.run(Settings(_flags(options), options.config).read(), probes=options.probe))
 
 
 def _new_key(options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ import msgspec
 from ferrule import config
 from ferrule._core import Pump
 from ferrule.asking import Asking, authorization
-from ferrule.catalog import Listed, Offer
+from ferrule.catalog import Offer, together
 from ferrule.discovery.choice import watcher_for
 from ferrule.gate.queue import Queue
 from ferrule.net.upstream import Upstream
@@ -219,8 +219,7 @@ class Fleet:
             self._tell_offer()
 
     def _tell_offer(self) -> None:
-        offers = [member.offer for member in self._members.values() if member.offer is not None]
-        offer = Offer(offers[0].profile, _union(offers), True)
+        offer = together([member.offer for member in self._members.values() if member.offer is not None])
         if offer != self.offer:
             self.offer = offer
             self._on_offer(self.name, offer)
@@ -236,13 +235,3 @@ def _pool_settings(settings: config.Pool, place: Place) -> PoolSettings:
         seed=place.worker,
         health=health,
     )
-
-
-def _union(offers: list[Offer]) -> tuple[Listed, ...]:
-    """Every model that any of them lists; of windows that differ the smallest, which a prompt fits wherever it goes."""
-    union: dict[str, Listed] = {}
-    for listed in (listed for offer in offers for listed in offer.models):
-        known = union.setdefault(listed.id, listed)
-        if listed.window is not None and (known.window is None or listed.window < known.window):
-            union[listed.id] = listed
-    return tuple(union.values())

@@ -67,7 +67,12 @@ def _opening_key(request: Request, tenant: str) -> bytes | None:
     """System text and first user message: they stay the same while the conversation grows."""
     system = system_text(request.system, "system")
     user = next((_text_of(message.content) for message in request.messages if message.role == "user"), b"")
-    return digest(tenant, "opening", system or b"", user) if system or user else None
+    return opening_key(tenant, system or b"", user)
+
+
+def opening_key(tenant: str, system: bytes, user: bytes) -> bytes | None:
+    """Of two literals, empty where there is no text: the same on both surfaces."""
+    return digest(tenant, "opening", system, user) if system or user else None
 
 
 def _text_of(content: str | list[Block] | None) -> bytes:

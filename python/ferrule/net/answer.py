@@ -17,9 +17,7 @@ Headers = Iterable[tuple[str, str]]
 REASONS = {status.value: status.phrase for status in HTTPStatus} | {413: "Request Too Large", 529: "Overloaded"}
 
 
-_EVENT_STREAM = (
-    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
-)
+_EVENT_STREAM = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
 
 
 def head(status: int, headers: Headers) -> bytes:

@@ -18,7 +18,6 @@ from aiohttp.web_request import BaseRequest
 from ferrule.errors import Failure, envelope
 from ferrule.net.answer import Answer
 
-
 LINGER_S = 1.0
 
 
@@ -91,7 +90,7 @@ class Connection(RequestHandler):
     # The loop over requests
 
     async def start(self) -> None:
-        """aiohttp's own loop less what an edge does not need: a task and a writer for each request, and their wake-ups (8 % of a request)."""
+        """aiohttp's own loop, less what an edge does not need: a task and a writer for each request, an access log."""
         while not self._force_close:
             if not self._messages:
                 self._waiter = self._loop.create_future()
