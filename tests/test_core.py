@@ -1,0 +1,347 @@
+"""The extension as Python sees it: what needs no socket, and a relay between two real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ferrule._core import (
+    Exchange,
+    Histogram,
+    Pump,
+    Relay,
+    ReplyOptions,
+    Tokenizer,
+    Translator,
+    backend_error,
+    fold,
+    rank,
+    translate_reply,
+)
+
+OPTIONS = ReplyOptions(message_id="msg_1", model="m")
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
+FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\n'
+DONE = b"data: [DONE]\n\n"
+SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
+# Without sockets
+
+
+def test_a_stream_becomes_events() -> None:
+    translator = Translator(OPTIONS)
+    told = translator.feed(CHUNK + FINISH + DONE) + translator.finish()
+    assert [line.split(b": ")[1] for line in told.split(b"\n") if line.startswith(b"event")] == [
+        b"message_start",
+        b"content_block_start",
+        b"content_block_delta",
+        b"content_block_stop",
+        b"message_delta",
+        b"message_stop",
+    ]
+    outcome = translator.outcome
+    assert (outcome.input_tokens, outcome.output_tokens, outcome.stop_reason, outcome.has_usage) == (7, 2, "end_turn", True)
+    assert (outcome.fault_kind, outcome.fault_message, outcome.fault_status) == (None, None, None)
+
+
+def test_folded_and_whole_are_the_same_message() -> None:
+    folded, _ = fold(OPTIONS, CHUNK + FINISH + DONE)
+    whole, outcome = translate_reply(
+        OPTIONS,
+        b'{"choices":[{"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],'
+        b'"usage":{"prompt_tokens":7,"completion_tokens":2}}',
+    )
+    assert json.loads(folded) == json.loads(whole)
+    assert json.loads(whole)["content"] == [{"type": "text", "text": "hi"}]
+    assert outcome.output_tokens == 2
+
+
+def test_nonsense_is_a_fault_and_not_an_exception() -> None:
+    body, outcome = translate_reply(OPTIONS, b"<html>")
+    assert body == b""
+    assert (outcome.fault_kind, outcome.fault_status) == ("api_error", 502)
+
+
+def test_options_that_mean_nothing() -> None:
+    with pytest.raises(ValueError, match="reasoning"):
+        ReplyOptions(message_id="msg_1", model="m", reasoning="aloud")
+    with pytest.raises(ValueError, match="telling"):
+        Exchange(telling="song")
+    with pytest.raises(ValueError, match="telling"):
+        Exchange(telling="events")  # without options
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (400, {"error": {"message": "no such thing", "type": "BadRequestError"}}, (400, "invalid_request_error", "no such thing", False)),
+        (404, {"error": {"message": "no such model", "type": "NotFoundError"}}, (404, "not_found_error", "no such model", False)),
+        (429, {"error": {"message": "busy"}}, (429, "rate_limit_error", "busy", False)),
+        (503, {"error": {"message": "busy"}}, (529, "overloaded_error", "busy", False)),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int) else "",
+)
+def test_backend_errors(status: int, body: object, told: tuple[int, str, str, bool]) -> None:
+    assert backend_error(status, json.dumps(body).encode()) == told
+
+
+def test_a_histogram_counts_per_bucket() -> None:
+    histogram = Histogram([0.1, 1.0])
+    for seconds in (0.1, 0.5, 2.0):
+        histogram.observe(seconds)
+    counts, total = histogram.snapshot()
+    assert counts == [1, 1, 1]
+    assert total == pytest.approx(2.6)
+
+
+def test_tokenizers() -> None:
+    tokenizer = Tokenizer("o200k_base")
+    assert tokenizer.count(["hello world"]) == 2
+    assert tokenizer.count(["hello", " world"]) == 2
+    assert tokenizer.count([]) == 0
+    with pytest.raises(ValueError, match="no-such-name"):
+        Tokenizer("no-such-name")
+
+
+def test_rank_orders_and_removing_one_moves_no_other() -> None:
+    backends = [("a", 1.0), ("b", 1.0), ("c", 1.0)]
+    order = rank(b"session", backends)
+    assert sorted(order) == [0, 1, 2]
+    names = [backends[index][0] for index in order]
+    left = [backend for backend in backends if backend[0] != names[0]]
+    assert [left[index][0] for index in rank(b"session", left)] == names[1:]
+
+
+# Between two sockets
+
+
+class Wire:
+    """A relay with a backend that the test plays, and a client that the test reads."""
+
+    def __init__(self, pump: Pump | None) -> None:
+        self.pump = pump
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        near, far = socket.socketpair()
+        self.transport, self.relay = await loop.create_connection(lambda: Relay(self.pump), sock=near)  # type: ignore[type-var]
+        self.backend_reads, self.backend = await asyncio.open_connection(sock=far)
+        near, far = socket.socketpair()
+        self.client, _ = await loop.create_connection(asyncio.Protocol, sock=near)
+        self.client_reads, self.client_end = await asyncio.open_connection(sock=far)
+
+    def exchange(self, telling: str = "events", **settings: object) -> Exchange:
+        named = {"options": OPTIONS, "transport": self.client, "descriptor": self.client.get_extra_info("socket").fileno(), **settings}
+        exchange = Exchange(telling=telling, **named)  # type: ignore[arg-type]
+        exchange.set_head(HEAD)
+        return exchange
+
+    def start(self, exchange: Exchange) -> asyncio.Future[None]:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.relay.start(exchange, waiter, (b"POST / HTTP/1.1\r\n\r\n", b"{}"))
+        return waiter
+
+    async def told_until(self, end: bytes) -> bytes:
+        return await self.client_reads.readuntil(end)
+
+    async def close(self) -> None:
+        self.transport.close()
+        self.client.close()
+        for writer in (self.backend, self.client_end):
+            writer.close()
+            await writer.wait_closed()
+
+
+@pytest.fixture(params=["pump", "transport"])
+async def wire(request: pytest.FixtureRequest) -> AsyncIterator[Wire]:
+    pump = Pump() if request.param == "pump" else None
+    if pump is not None:
+        asyncio.get_running_loop().add_reader(pump.fileno(), pump.run)
+    opened = Wire(pump)
+    await opened.open()
+    yield opened
+    await opened.close()
+    if pump is not None:
+        asyncio.get_running_loop().remove_reader(pump.fileno())
+
+
+async def test_a_reply_goes_through_and_the_connection_is_kept(wire: Wire) -> None:
+    for _ in range(2):
+        exchange = wire.exchange()
+        waiter = wire.start(exchange)
+        assert await wire.backend_reads.readuntil(b"{}") == b"POST / HTTP/1.1\r\n\r\n{}"
+        body = CHUNK + FINISH + DONE
+        wire.backend.write(SSE % len(body) + body)
+        await waiter
+        told = await wire.told_until(b"0\r\n\r\n")
+        assert told.startswith(HEAD)
+        assert b'"text":"hi"' in told
+        assert (exchange.end, exchange.status, exchange.is_committed, exchange.has_started) == ("complete", 200, True, True)
+        assert 0 < exchange.sent_at <= exchange.first_event_at
+        assert wire.relay.is_reusable
+
+
+async def test_the_first_event_is_told_once(wire: Wire) -> None:
+    heard: list[int] = []
+    exchange = wire.exchange()
+    exchange.on_first_event(lambda: heard.append(1))
+    waiter = wire.start(exchange)
+    body = CHUNK + CHUNK + FINISH + DONE
+    wire.backend.write(SSE % len(body) + CHUNK)
+    await wire.told_until(b"text_delta")
+    wire.backend.write(body[len(CHUNK) :])
+    await waiter
+    assert heard == [1]
+
+
+async def test_an_error_is_collected_and_nothing_told(wire: Wire) -> None:
+    exchange = wire.exchange()
+    waiter = wire.start(exchange)
+    wire.backend.write(b"HTTP/1.1 503 x\r\nretry-after: 3\r\ncontent-length: 2\r\n\r\n{}")
+    await waiter
+    assert (exchange.end, exchange.status, exchange.retry_after, exchange.is_committed) == ("collected", 503, "3", False)
+    assert exchange.take_body() == b"{}"
+
+
+async def test_a_backend_that_hangs_up_unasked(wire: Wire) -> None:
+    exchange = wire.exchange()
+    waiter = wire.start(exchange)
+    wire.backend.close()
+    await waiter
+    assert (exchange.end, exchange.is_committed) == ("untouched", False)
+    assert not wire.relay.is_open
+    late = wire.exchange()
+    await wire.start(late)
+    assert late.end == "untouched"
+
+
+async def test_a_stream_that_breaks_ends_with_an_error_event(wire: Wire) -> None:
+    exchange = wire.exchange()
+    waiter = wire.start(exchange)
+    wire.backend.write(SSE % 9999 + CHUNK)
+    await wire.told_until(b"text_delta")
+    wire.backend.close()
+    await waiter
+    assert exchange.end == "broken"
+    assert b"event: error" in await wire.told_until(b"0\r\n\r\n")
+
+
+async def test_abort_cuts_the_backend_and_wakes_nobody(wire: Wire) -> None:
+    exchange = wire.exchange()
+    waiter = wire.start(exchange)
+    await wire.backend_reads.readuntil(b"{}")
+    exchange.abort()
+    assert await wire.backend_reads.read() == b""
+    assert exchange.end == "aborted"
+    assert not waiter.done()
+    waiter.cancel()
+
+
+async def test_deadlines_and_pings_are_the_sweeps_business(wire: Wire) -> None:
+    exchange = wire.exchange(ping_after_s=10, first_event_s=60, total_s=1000)
+    waiter = wire.start(exchange)
+    begin = exchange.sent_at
+    exchange.sweep(begin + 5)
+    assert not exchange.is_committed
+    exchange.sweep(begin + 11)
+    assert b"event: ping" in await wire.told_until(b"\n\n")
+    exchange.sweep(begin + 61)
+    await waiter
+    assert exchange.end == "timeout"
+    assert b"timeout_error" in await wire.told_until(b"0\r\n\r\n")
+
+
+async def test_our_own_failure_is_told_where_a_stream_has_begun(wire: Wire) -> None:
+    exchange = wire.exchange()
+    waiter = wire.start(exchange)
+    assert not exchange.fail("overloaded_error", "going down")  # nothing told: an answer with a status follows
+    await waiter
+    assert exchange.end == "failed"
+
+
+async def test_a_paused_client_holds_the_backend(wire: Wire) -> None:
+    exchange = wire.exchange()
+    waiter = wire.start(exchange)
+    exchange.client_paused()
+    body = CHUNK + FINISH + DONE
+    wire.backend.write(SSE % len(body) + body)
+    for _ in range(20):  # turns of the loop in which it would be read
+        await asyncio.sleep(0)
+    assert exchange.end is None
+    assert exchange.status == 0
+    exchange.client_resumed()
+    await waiter
+    assert exchange.end == "complete"
+
+
+async def test_the_budget_ends_it_and_a_second_answer_goes_on(wire: Wire) -> None:
+    exchange = wire.exchange(budget_tokens=2)
+    waiter = wire.start(exchange)
+    thought = b'data: {"choices":[{"index":0,"delta":{"reasoning":"hm "}}]}\n\n'
+    wire.backend.write(SSE % 99999 + thought * 3)
+    await waiter
+    assert exchange.end == "budget"
+    assert exchange.reasoning_text.startswith("hm hm ")
+    exchange.go_on()
+    second = Wire(wire.pump)
+    await second.open()
+    waiter = second.start(exchange)
+    body = CHUNK + FINISH + DONE
+    second.backend.write(SSE % len(body) + body)
+    await waiter
+    told = await wire.told_until(b"0\r\n\r\n")
+    assert told.count(b"event: message_start") == 1
+    assert told.index(b"thinking_delta") < told.index(b"text_delta")
+    await second.close()
+
+
+async def test_folded_and_collected_bodies_need_no_client(wire: Wire) -> None:
+    body = CHUNK + FINISH + DONE
+    for telling, expected in (("folded", b'"type":"message"'), ("whole", b"data: ")):
+        exchange = Exchange(telling=telling, options=OPTIONS)
+        waiter = wire.start(exchange)
+        wire.backend.write(SSE % len(body) + body)
+        await waiter
+        assert expected in exchange.take_body()
+
+
+async def test_chat_chunks_pass_with_the_clients_name_and_without_usage(wire: Wire) -> None:
+    exchange = wire.exchange("chat", model_json='"mine"', hide_usage=True)
+    waiter = wire.start(exchange)
+    named = b'data: {"model":"theirs","choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
+    usage = b'data: {"model":"theirs","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\n'
+    body = named + usage + DONE
+    wire.backend.write(SSE % len(body) + body)
+    await waiter
+    told = await wire.told_until(b"0\r\n\r\n")
+    assert b'"model":"mine"' in told
+    assert b"theirs" not in told
+    assert b"usage" not in told
+    assert exchange.outcome.input_tokens == 7
+
+
+async def test_time_between_tokens_is_observed(wire: Wire) -> None:
+    histogram = Histogram([1.0])
+    waiter = wire.start(wire.exchange(per_token=histogram))
+    body = CHUNK * 3 + FINISH + DONE
+    wire.backend.write(SSE % len(body) + CHUNK)
+    await wire.told_until(b"text_delta")
+    wire.backend.write(body[len(CHUNK) :])
+    await waiter
+    assert histogram.snapshot()[0] == [2, 0]
+
+
+async def test_a_lost_client_is_written_to_no_more(wire: Wire) -> None:
+    exchange = wire.exchange()
+    waiter = wire.start(exchange)
+    exchange.client_lost()
+    wire.client.close()
+    body = CHUNK + FINISH + DONE
+    wire.backend.write(SSE % len(body) + body)
+    await waiter
+    assert exchange.end == "complete"
