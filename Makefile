@@ -16,12 +16,13 @@ help:  ## list the targets
 $(VENV)/.installed: requirements-dev.lock
 	@echo "installing the Python packages ..."
 	@test -x $(PY) || python3 -m venv $(VENV)
+	@$(PY) -m pip install -q --disable-pip-version-check "pip>=25.1"  # knows dependency groups, which maturin asks it for
 	@$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.installed $(RUST) pyproject.toml
 	@echo "building the extension in release mode (minutes the first time) ..."
-	@$(VENV)/bin/maturin develop --release --locked --quiet
+	@$(VENV)/bin/maturin develop --release --locked --quiet >/dev/null
 	@touch $@
 
 build: $(VENV)/.built  ## make .venv and the extension, in release mode

@@ -99,12 +99,11 @@ class Connection(RequestHandler):
                 finally:
                     self._waiter = None
             message, payload = self._next_message()
-            if isinstance(message, _ErrInfo):
-                handler, message = self._make_error_handler(message), ERROR
-            else:
-                handler = self._request_handler
+            handler = self._request_handler
             if handler is None:
                 return
+            if isinstance(message, _ErrInfo):
+                handler, message = self._make_error_handler(message), ERROR
             request = BaseRequest(message, payload, self, None, self._task_handler, self._loop)  # type: ignore[arg-type]
             try:
                 answer, is_lost = await self._handle_request(request, None, handler)
