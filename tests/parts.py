@@ -1,0 +1,44 @@
+"""The parts of a worker as tests build them, and waiting for what other threads and tasks bring about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import yaml
+from tests.doubles.proxy import config_for
+
+from ferrule._core import Pump
+from ferrule.catalog import Offer
+from ferrule.config import Config, loads
+from ferrule.fleet import Fleet, Place, Shared
+from ferrule.telemetry.metrics import Metrics
+
+
+def config_of(*backends: str, **settings: Any) -> Config:
+    """As `tests.doubles.proxy.config_for`, read."""
+    return loads(yaml.safe_dump(config_for(*backends, **settings)))
+
+
+async def until(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:
+    """Lets the loop run until it is so."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def running_fleet(config: Config, on_offer: Callable[[str, Offer], None] = lambda pool, offer: None) -> AsyncIterator[Fleet]:
+    """The fleet of pool `p`, its backends asked and its connections read by a pump of its own."""
+    pump = Pump()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(pump.fileno(), pump.run)
+    fleet = Fleet("p", config.pools["p"], Shared(Place(), Metrics(), pump), on_offer)
+    fleet.start()
+    try:
+        yield fleet
+    finally:
+        await fleet.stop()
+        loop.remove_reader(pump.fileno())

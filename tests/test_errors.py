@@ -1,0 +1,47 @@
+"""The one table from status to error type, and the two shapes of an envelope."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ferrule.errors import Failure, InvalidRequest, envelope, event
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (403, "permission_error"),
+        (404, "not_found_error"),
+        (413, "request_too_large"),
+        (429, "rate_limit_error"),
+        (500, "api_error"),
+        (504, "timeout_error"),
+        (529, "overloaded_error"),
+        (418, "invalid_request_error"),
+        (599, "api_error"),
+    ],
+)
+def test_kinds(status: int, kind: str) -> None:
+    assert Failure(status, "x").kind == kind
+
+
+def test_a_kind_that_is_given_wins() -> None:
+    assert Failure(400, "x", kind="billing_error").kind == "billing_error"
+
+
+def test_invalid_requests_name_their_path() -> None:
+    failure = InvalidRequest("messages.0.role", "must be a role")
+    assert (failure.status, failure.message, failure.path) == (400, "messages.0.role: must be a role", "messages.0.role")
+    assert InvalidRequest("", "must be JSON").message == "must be JSON"
+
+
+def test_envelopes() -> None:
+    failure = Failure(404, 'no "m"')
+    plain = {"type": "error", "error": {"type": "not_found_error", "message": 'no "m"'}, "request_id": "req_1"}
+    assert json.loads(envelope(failure, "req_1")) == plain
+    assert json.loads(envelope(failure, "req_1", wrapped=True)) == {"detail": plain}
+    assert event(failure, "req_1") == b"event: error\ndata: " + envelope(failure, "req_1") + b"\n\n"
