@@ -191,6 +191,19 @@ def test_one_session_has_one_key_on_both_surfaces() -> None:
     assert {key({"x-claude-code-session-id": ID}), key(user=ID), key(user=json.dumps({"session_id": ID}))} == {on_messages}
 
 
+def opened(*said: dict[str, Any], **changes: Any) -> bytes | None:
+    return messages.session_key({}, messages.decode(messages_body(messages=list(said), **changes)), "t")
+
+
+def test_k11_one_opening_has_one_key_on_both_surfaces() -> None:
+    system = {"role": "system", "content": "S"}
+    in_parts = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
+    assert {key(messages=[system, HI]), key(messages=[system, in_parts])} == {opened(HI, system="S")}
+    assert key(messages=[HI]) == opened(HI)
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+    assert key(messages=[image]) is None
+
+
 def test_k11_the_opening_stays_the_key_of_a_growing_conversation() -> None:
     opening = [{"role": "system", "content": "S"}, HI]
     grown = [*opening, {"role": "assistant", "content": "a"}, {"role": "user", "content": "u2"}]

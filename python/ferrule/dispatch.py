@@ -55,7 +55,7 @@ async def dispatch(fleet: Fleet, exchange: Exchange, sending: Sending, record: R
     while True:
         choice, attempt = await _turn(fleet, sending.key, tried, record)
         record.chosen(choice)
-        if attempt.is_trial:
+        if attempt.is_trial or attempt.is_retry:
             exchange.on_first_event(partial(fleet.pool.answered, attempt))
         exchange.set_head(sending.head(choice.backend.name, AFFINITY[choice.branch]))
         judgement = _Judgement(Verdict.CLIENT_GONE, code="client_gone")
@@ -68,7 +68,7 @@ async def dispatch(fleet: Fleet, exchange: Exchange, sending: Sending, record: R
         if judgement.failure is None:
             return
         tried.add(choice.backend.name)
-        if not judgement.may_retry or not fleet.pool.may_retry(retries) or not fleet.pool.has_untried(tried, monotonic()):
+        if not judgement.may_retry or not fleet.pool.may_retry(retries, judgement.verdict) or not fleet.pool.has_untried(tried, monotonic()):
             raise judgement.failure
         retries += 1
         fleet.metrics.retries.inc(judgement.verdict.value)

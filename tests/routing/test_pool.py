@@ -321,7 +321,7 @@ def test_j07_retries_are_bounded_per_request() -> None:
     while True:
         pool.end(attempt, Verdict.SERVER_ERROR, 0.0)
         tried |= {attempt.backend.name}
-        if not pool.may_retry(made):
+        if not pool.may_retry(made, Verdict.SERVER_ERROR):
             break
         made += 1
         attempt = begin(pool, b"k", tried=tried)
@@ -341,12 +341,34 @@ def test_retries_are_budgeted_over_the_pool() -> None:
     pool = make(5, retries=2)
     home = begin(pool, b"k").backend.name
     retries = []
-    while pool.may_retry(0):
+    while pool.may_retry(0, Verdict.BROKEN):
         retries.append(begin(pool, b"k", tried=frozenset({home})))
     assert len(retries) == 3
     pool.end(retries[0], Verdict.OK, 0.0)
-    assert pool.may_retry(0)
+    assert pool.may_retry(0, Verdict.BROKEN)
     assert pool.status(0.0).retries == 2
+
+
+def test_a_retry_that_has_its_first_event_is_a_request_like_any_other() -> None:
+    pool = make(5)
+    home = begin(pool, b"k").backend.name
+    retries = [begin(pool, b"k", tried=frozenset({home})) for _ in range(3)]
+    assert not pool.may_retry(0, Verdict.BROKEN)
+    pool.answered(retries[0])
+    assert pool.may_retry(0, Verdict.BROKEN)
+    pool.end(retries[0], Verdict.OK, 0.0)
+    assert pool.status(0.0).retries == 2
+
+
+@pytest.mark.parametrize("verdict", [Verdict.CONNECT_ERROR, Verdict.DRAINING])
+def test_where_no_work_was_done_only_the_requests_own_bound_holds(verdict: Verdict) -> None:
+    pool = make(5, retries=2)
+    home = begin(pool, b"k").backend.name
+    for _ in range(10):
+        begin(pool, b"k", tried=frozenset({home}))
+    assert pool.may_retry(1, verdict)
+    assert not pool.may_retry(2, verdict)
+    assert not pool.may_retry(0, Verdict.BROKEN)
 
 
 # Membership
@@ -412,7 +434,7 @@ def test_settings_change_under_way() -> None:
     assert at(pool, b"other") is None
     pool.change(PoolSettings(slots=2, max_inflight=2, retries=1, health=HealthPolicy(fall=1)))
     assert at(pool, b"other") is not None
-    assert pool.may_retry(0)
+    assert pool.may_retry(0, Verdict.BROKEN)
     assert pool.backends[0].inflight == 1
     pool.probed(pool.backends[0], Probed.FAILED, 0.0)
     assert at(pool, b"other") is None

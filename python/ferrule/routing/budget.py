@@ -15,7 +15,10 @@ class RetryBudget:
 
     def allows(self, retries_made: int, active_requests: int) -> bool:
         """May a request that was retried `retries_made` times be tried once more?"""
-        return retries_made < self.per_request and self.active < max(MIN_RETRIES, RETRY_SHARE * active_requests)
+        return self.is_within(retries_made) and self.active < max(MIN_RETRIES, RETRY_SHARE * active_requests)
+
+    def is_within(self, retries_made: int) -> bool:
+        return retries_made < self.per_request
 
     def start(self) -> None:
         self.active += 1

@@ -20,6 +20,9 @@ from ferrule.routing.health import BreakerState, Health, HealthPolicy, Probed, V
 from ferrule.routing.sessions import Session, SessionTable
 
 
+_NO_WORK_DONE = frozenset({Verdict.CONNECT_ERROR, Verdict.DRAINING})
+
+
 class PoolSettings(msgspec.Struct, frozen=True):
     """`slots`, `max_inflight`: of one backend, over all workers. `seed`: this worker's own, for jitter and keyless ties."""
 
@@ -39,6 +42,7 @@ class Attempt(msgspec.Struct, eq=False):
     era: int
     is_trial: bool
     is_retry: bool
+    """Counts against the budget; until its first event."""
     is_over: bool = False
 
 
@@ -169,7 +173,8 @@ class Pool:
         return Attempt(backend, session, backend.health.era, is_trial, choice.is_retry)
 
     def answered(self, attempt: Attempt) -> None:
-        """The backend's first event, or its whole answer, has come."""
+        """The backend's first event, or its whole answer, has come. From then on a retry is a request like any other."""
+        self._end_retry(attempt)
         if attempt.backend.health.succeed(attempt.era):
             self._review_at = -math.inf
 
@@ -184,8 +189,7 @@ class Pool:
         if attempt.session is not None:
             attempt.session.inflight -= 1
             attempt.session.used_at = now
-        if attempt.is_retry:
-            self._budget.end()
+        self._end_retry(attempt)
         if verdict is Verdict.OK:
             self.answered(attempt)
         else:
@@ -193,14 +197,25 @@ class Pool:
         if backend.is_draining:
             self._drop_drained()
 
-    def may_retry(self, retries_made: int) -> bool:
-        """Is another try within `retries` and within the pool's budget? Ask after `end` and before `choose`."""
+    def may_retry(self, retries_made: int, verdict: Verdict) -> bool:
+        """Is another try within `retries` and within the pool's budget? Ask after `end` and before `choose`.
+
+        The budget keeps work from being multiplied. A backend that could not be reached, or refused because it drains, has done
+        none; and it fails for many requests in one moment, all of which must find another.
+        """
+        if verdict in _NO_WORK_DONE:
+            return self._budget.is_within(retries_made)
         return self._budget.allows(retries_made, self.inflight + 1)
 
     def has_untried(self, tried: Set[str], now: float) -> bool:
         """Is a healthy backend left outside `tried`, with room or without? False: waiting for one is in vain."""
         self._review(now)
         return any(b.is_usable and b.name not in tried for b in self._members)
+
+    def _end_retry(self, attempt: Attempt) -> None:
+        if attempt.is_retry:
+            attempt.is_retry = False
+            self._budget.end()
 
     def _session(self, key: bytes, now: float) -> Session:
         session = self._sessions.get(key)
