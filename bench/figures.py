@@ -31,6 +31,8 @@ class Contender(msgspec.Struct):
     version: str | None
     missing: str | None = None
     """Why there is no row of it."""
+    idle_mb: float | None = None
+    """Resident memory before its first request."""
 
 
 class Counting(msgspec.Struct):

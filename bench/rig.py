@@ -55,6 +55,9 @@ class Proxy(msgspec.Struct):
     port: int
     pid: int
     idle_kb: int = 0
+    admin_port: int = 0
+    most_streams: int = 0
+    """The largest number it has had open at a time."""
 
 
 class Rig:
@@ -90,7 +93,13 @@ class Rig:
         cpus = os.sched_getaffinity(0) if every_cpu else self._proxy_cpus
         process = self._start(launch.argv, cpus, launch.env)
         wait_for(launch.ready_url, process, self._logs[process.pid])
-        return Proxy(peer.name, peer.path, place.port, process.pid, resident_kb(process.pid))
+        return Proxy(peer.name, peer.path, place.port, process.pid, resident_kb(process.pid), place.admin_port)
+
+    def start_backend(self, argv: list[str]) -> None:
+        """Another backend in the place of the mock: what is launched from now on stands in front of it."""
+        self.backend_port = free_port()
+        process = self._start([*argv, "--port", str(self.backend_port)], self._mock_cpus, {})
+        wait_for(f"http://127.0.0.1:{self.backend_port}/health", process, self._logs[process.pid])
 
     def order(self, proxy: Proxy, **order: object) -> Report:
         """One run; the caller names mode, body, streams, tokens and times (see `run::Order`)."""

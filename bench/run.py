@@ -2,7 +2,8 @@
 
     .venv/bin/python bench/run.py [--rounds 3] [--only ferrule,nginx] [--skip counting,scaling] [--output FILE]
 
-Writes bench/results/last.json and the charts beside it, and ends with the tables. Nothing is printed that this run did not measure.
+Writes bench/results/last.json, the charts beside it and the tables of bench/README.md, and ends with the tables.
+Nothing is printed that this run did not measure.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import bodies
 import charts
 import counting
 import measures
+import model
 import peers
 import tables
 from figures import Contender, Counting, Results, Row, figure
@@ -55,6 +57,8 @@ def main() -> int:
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
     charts.write_all(results, args.output.parent)
+    if args.output == RESULTS:
+        model.write_readme(results)
     print("\n" + tables.text(results))
     return 0
 
@@ -73,12 +77,13 @@ def _compare(rig: Rig, here: Sequence[Peer], contenders: list[Contender], rounds
     """All proxies stand for the whole comparison; each measurement goes from one to the next, and all of it `rounds` times."""
     standing: list[tuple[Proxy, bool]] = [(rig.direct, False)]
     for peer in here:
+        contender = next(one for one in contenders if one.name == peer.name)
         try:
             proxy = rig.launch(peer)
+            contender.idle_mb = round(proxy.idle_kb / 1000, 1)
             measures.warm(rig, proxy)
             standing.append((proxy, peer.slow))
         except RuntimeError as error:
-            contender = next(one for one in contenders if one.name == peer.name)
             contender.version, contender.missing = None, f"did not start: {error}"
     plan = list(measures.plan())
     gathered: dict[tuple[int, str], Gathered] = {}
@@ -109,17 +114,18 @@ def _say(number: int, rounds: int, measurement: Measurement) -> None:
 
 
 def _scale(rig: Rig, rounds: int) -> list[Row]:
-    standing = {f"ferrule ×{workers}": rig.launch(peers.FERRULE, workers, every_cpu=True) for workers in (1, 2)}
-    gathered = {name: Gathered() for name in standing}
+    """One worker on the proxies' CPU; two on all there are."""
+    standing = {workers: rig.launch(peers.FERRULE, workers, every_cpu=workers > 1) for workers in (1, 2)}
+    gathered = {workers: Gathered() for workers in standing}
     for proxy in standing.values():
         measures.warm(rig, proxy)
     for _ in range(rounds):
-        for name, proxy in standing.items():
-            report, found = measures.scaling(rig, proxy, 128)
-            gathered[name].add(report, found)
+        for workers, proxy in standing.items():
+            report, found = measures.scaling(rig, proxy, workers * measures.SCALING_STREAMS)
+            gathered[workers].add(report, found)
     for proxy in standing.values():
         rig.end(proxy)
-    return [part.row(name, 128) for name, part in gathered.items()]
+    return [part.row(f"ferrule ×{workers}", workers * measures.SCALING_STREAMS) for workers, part in gathered.items()]
 
 
 def _count(rig: Rig) -> list[Counting]:
