@@ -158,7 +158,7 @@ class Aggregate:
 
     def bury(self, families: list[Family]) -> None:
         """Keeps the counts of a worker that is gone; its gauges are gone with it."""
-        counted = [family for family in families if family.kind != "gauge"]
+        counted = [msgspec.structs.replace(family, samples=[]) if family.kind == "gauge" else family for family in families]
         self._buried = [merge([*self._buried, counted])]
 
     def of(self, living: Iterable[list[Family]]) -> list[Family]:
