@@ -79,7 +79,9 @@ class Ferrule:
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         waits: bool = True,
+        before: Sequence[str] = (),
     ) -> None:
+        """`before`: a command that starts the proxy's own, such as one that gives it a namespace."""
         self.folder = folder
         self.listen, self.admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self.config_path = folder / "ferrule.yaml"
@@ -91,7 +93,7 @@ class Ferrule:
         path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
         with self._log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ferrule", "serve", *options],
+                [*before, sys.executable, "-m", "ferrule", "serve", *options],
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": path, **(env or {})},
                 stdout=log,
