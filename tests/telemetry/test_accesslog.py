@@ -1,0 +1,73 @@
+"""The line of a request: for machines, for people, and for nobody."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+
+import pytest
+
+from ferrule.telemetry.accesslog import NAME_CHARS_MAX, AccessLog
+from ferrule.telemetry.record import Record
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def record() -> Record:
+    made = Record("req_1", "messages", 100.0)
+    made.at = 1_700_000_000.25
+    made.status, made.model, made.backend, made.branch, made.tenant = 200, "m", "p-1", "home", "team"
+    made.input_tokens, made.output_tokens, made.has_outcome, made.stop_reason = 7, 3, True, "end_turn"
+    made.first_event_at, made.ended_at = 100.5, 102.0
+    return made
+
+
+def test_for_machines() -> None:
+    out = io.StringIO()
+    AccessLog(out).write([record(), record()])
+    first, second = out.getvalue().splitlines()
+    assert first == second
+    line = json.loads(first)
+    assert line["time"] == "2023-11-14T22:13:20.250Z"
+    assert (line["status"], line["tenant"], line["duration_s"], line["first_event_s"]) == (200, "team", 2.0, 0.5)
+    assert (line["input_tokens"], line["stop_reason"], line["dropped"], line["error"]) == (7, "end_turn", None, None)
+
+
+def test_a_request_that_came_to_nothing_has_a_line_too() -> None:
+    out = io.StringIO()
+    refused = Record("req_1", "unknown", 100.0)
+    refused.status, refused.error, refused.ended_at = 404, "not_found_error", 100.0
+    AccessLog(out).write([refused])
+    line = json.loads(out.getvalue())
+    assert (line["model"], line["first_event_s"], line["error"]) == (None, None, "not_found_error")
+
+
+def test_a_name_cannot_make_a_second_line_or_fill_the_disk() -> None:
+    out = io.StringIO()
+    long = record()
+    long.model = 'x"\n' * 10_000
+    AccessLog(out).write([long])
+    assert out.getvalue().count("\n") == 1
+    assert len(json.loads(out.getvalue())["model"]) == NAME_CHARS_MAX
+
+
+def test_for_people() -> None:
+    out = Terminal()
+    AccessLog(out).write([record()])
+    assert re.search(r"200 messages +m → p-1 \(home\) 7\+0 in, 3 out 2\.000 s end_turn req_1\n", out.getvalue())
+
+
+def test_nobody_reads_it() -> None:
+    out = io.StringIO()
+    log = AccessLog(out)
+    out.close()
+    log.write([record()])  # serving goes on
+
+
+def test_standard_output_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    AccessLog().write([record()])
+    assert json.loads(capsys.readouterr().out)["request_id"] == "req_1"

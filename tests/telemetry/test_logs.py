@@ -1,0 +1,35 @@
+"""The process's own log: on standard error, at the level asked for, and silent about single connections."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from ferrule.telemetry.logs import LEVELS, set_up
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_levels(level: str) -> None:
+    set_up(level)
+    assert logging.getLogger("ferrule.x").getEffectiveLevel() == getattr(logging, level.upper())
+
+
+def test_it_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("debug")
+    logging.getLogger("ferrule.x").info("hello")
+    logging.getLogger("asyncio").info("127.0.0.1")
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "INFO ferrule.x: hello" in told.err
+    assert "127.0.0.1" not in told.err
