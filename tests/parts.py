@@ -38,6 +38,7 @@ async def running_fleet(config: Config, on_offer: Callable[[str, Offer], None] =
     fleet = Fleet("p", config.pools["p"], Shared(Place(), Metrics(), pump), on_offer)
     fleet.start()
     try:
+        await until(lambda: fleet.pool.backends and not any(member.has_probe for member in fleet._members.values()))
         yield fleet
     finally:
         await fleet.stop()
