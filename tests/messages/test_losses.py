@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ferrule.messages.losses import Losses
+from ferrule.messages.losses import NAMES_MAX, Losses
 
 
 def test_each_once_and_in_order() -> None:
@@ -22,3 +22,11 @@ def test_names_that_could_hurt_a_header(name: str) -> None:
     losses.drop(name)
     losses.warn(name, "why")
     assert (losses.dropped, losses.warnings) == (("unknown",), ("unknown: why",))
+
+
+def test_a_request_full_of_unknown_names_makes_no_large_header() -> None:
+    losses = Losses()
+    for number in range(1000):
+        losses.drop(f"name_{number}")
+        losses.warn(f"name_{number}", "why")
+    assert len(losses.dropped) == len(losses.warnings) == NAMES_MAX

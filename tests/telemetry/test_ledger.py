@@ -10,7 +10,7 @@ import pytest
 from tests.parts import until
 
 from ferrule.telemetry.accesslog import AccessLog
-from ferrule.telemetry.ledger import BATCH, Ledger
+from ferrule.telemetry.ledger import BATCH, DROPPED_NAMES_MAX, Ledger
 from ferrule.telemetry.metrics import Metrics
 from ferrule.telemetry.record import Record
 
@@ -88,3 +88,13 @@ async def test_counts(book: Book, members: dict[str, object], look: Callable[[Me
 
 def test_tokens_are_counted_as_limits_count_them() -> None:
     assert record(input_tokens=7, output_tokens=3, cache_read_tokens=2).tokens == 12
+
+
+async def test_names_that_clients_made_up_make_no_series_without_end(book: Book) -> None:
+    for number in range(2 * DROPPED_NAMES_MAX):
+        book.ledger.add(record(dropped=(f"name_{number}",)))
+    book.ledger.add(record(dropped=("name_0",)))
+    book.ledger.post()
+    counted = book.metrics.dropped.series
+    assert len(counted) == DROPPED_NAMES_MAX + 1
+    assert (counted[("name_0",)], counted[("other",)]) == (2, DROPPED_NAMES_MAX)

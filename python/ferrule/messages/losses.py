@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+NAMES_MAX = 32
+"""A request can name thousands of things that nobody knows; the first of them tell the story, and a header stays one."""
+
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -16,10 +19,10 @@ class Losses:
 
     def drop(self, name: str) -> None:
         """Something the client may have relied on was left out."""
-        self._dropped[_plain(name)] = None
+        _note(self._dropped, _plain(name))
 
     def warn(self, name: str, why: str) -> None:
-        self._warnings[f"{_plain(name)}: {why}"] = None
+        _note(self._warnings, f"{_plain(name)}: {why}")
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -28,6 +31,11 @@ class Losses:
     @property
     def warnings(self) -> tuple[str, ...]:
         return tuple(self._warnings)
+
+
+def _note(losses: dict[str, None], loss: str) -> None:
+    if len(losses) < NAMES_MAX:
+        losses[loss] = None
 
 
 def _plain(name: str) -> str:

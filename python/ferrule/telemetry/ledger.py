@@ -9,10 +9,12 @@ import asyncio
 
 from ferrule.telemetry.accesslog import AccessLog
 from ferrule.telemetry.metrics import Metrics
-from ferrule.telemetry.record import Record
+from ferrule.telemetry.record import OTHER, Record
 
 POST_AFTER_S = 0.02
 BATCH = 64
+DROPPED_NAMES_MAX = 100
+"""Clients name what is dropped, so the names past this many are counted as `other`."""
 
 
 class Ledger:
@@ -59,6 +61,10 @@ class Ledger:
             metrics.tokens.inc(record.label, "output", by=record.output_tokens)
             metrics.tokens.inc(record.label, "cache_read", by=record.cache_read_tokens)
         for parameter in record.dropped:
-            metrics.dropped.inc(parameter)
+            metrics.dropped.inc(self._dropped_label(parameter))
         if record.stream and record.end_reason:
             metrics.stream_ends.inc(record.end_reason)
+
+    def _dropped_label(self, parameter: str) -> str:
+        known = self._metrics.dropped.series
+        return parameter if (parameter,) in known or len(known) < DROPPED_NAMES_MAX else OTHER

@@ -7,6 +7,9 @@ from time import time
 from ferrule._core import Outcome
 from ferrule.routing.choose import Choice
 
+OTHER = "other"
+"""The label of what clients named and nobody knows: labels are bounded."""
+
 
 class Record:
     """Times in seconds; tokens as the backend reported them. No text of a prompt and no key ever enters it."""
@@ -26,7 +29,7 @@ class Record:
         self.stream = False
         self.tenant: str | None = None
         self.model: str | None = None
-        self.label = "other"
+        self.label = OTHER
         self.pool: str | None = None
         self.backend: str | None = None
         self.branch: str | None = None
