@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 from tests.gate.stores.conftest import RedisServer
@@ -147,6 +148,23 @@ async def test_a_cancelled_take_gives_its_slot_back(redis_server: RedisServer) -
     assert (await store.take(TENANT, 1, 0.0)).refused_by is None
     await store.close()
     assert redis_server.client.zcard(SLOTS) == 1
+
+
+async def test_a_take_that_is_cancelled_with_its_answer_in_hand_gives_its_slot_back(redis_server: RedisServer) -> None:
+    store = RedisStore(redis_server.url)
+    taking = asyncio.ensure_future(store.take(TENANT, 1, 0.0))
+    answered = store._answer
+
+    def answer_and_cancel(*given: Any) -> None:
+        answered(*given)
+        taking.cancel()
+
+    store._answer = answer_and_cancel  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    store._answer = answered  # type: ignore[method-assign]
+    await store.close()
+    assert redis_server.client.zcard(SLOTS) == 0
 
 
 async def test_what_is_kept_vanishes_when_it_means_nothing_any_more(redis_server: RedisServer) -> None:

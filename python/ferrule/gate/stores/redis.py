@@ -69,7 +69,12 @@ class RedisStore:
         answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         limits = (tenant.requests_per_minute or 0, tenant.tokens_per_minute or 0, tenant.concurrency or 0)
         self._send(_Command(tenant.name, ("take", self._lease_s, ticket, tokens, *limits), ticket, answer))
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if ticket in self._held:  # the answer came in the very moment in which the caller left
+                self.give_back(tenant, ticket, -tokens, now)
+            raise
 
     def give_back(self, tenant: Tenant, ticket: str, more_tokens: int, now: float) -> None:
         self._held.pop(ticket, None)
