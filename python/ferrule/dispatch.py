@@ -6,9 +6,10 @@ Nothing of a failed attempt reaches the client. What the attempts came to is lef
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import monotonic
+from time import monotonic, time
 
 import msgspec
 
@@ -21,6 +22,7 @@ from ferrule.routing.backend import Backend
 from ferrule.routing.choose import AFFINITY, Choice
 from ferrule.routing.health import Verdict
 from ferrule.routing.pool import Attempt
+from ferrule.routing.retry_after import seconds_of
 from ferrule.telemetry.record import Record
 
 NO_BACKEND_WAIT_S = 10.0
@@ -48,18 +50,23 @@ class _Judgement(msgspec.Struct, frozen=True):
     code: str = "200"
 
 
+_CLIENT_GONE = _Judgement(Verdict.CLIENT_GONE, code="client_gone")
+_ANSWERED = _Judgement(Verdict.OK)
+_NO_WORD = _Judgement(Verdict.NEUTRAL)
+
+
 async def dispatch(fleet: Fleet, exchange: Exchange, sending: Sending, record: Record) -> None:
     """Raises Failure when no backend could answer. What then is told, and how, depends on `exchange.is_committed`."""
     tried: set[str] = set()
     retries = 0
     while True:
         choice, attempt = await _turn(fleet, sending.key, tried, record)
-        record.chosen(choice)
-        if attempt.is_trial or attempt.is_retry:
-            exchange.on_first_event(partial(fleet.pool.answered, attempt))
-        exchange.set_head(sending.head(choice.backend.name, AFFINITY[choice.branch]))
-        judgement = _Judgement(Verdict.CLIENT_GONE, code="client_gone")
+        judgement = _CLIENT_GONE
         try:
+            record.chosen(choice)
+            if attempt.is_trial or attempt.is_retry:
+                exchange.on_first_event(partial(fleet.pool.answered, attempt))
+            exchange.set_head(sending.head(choice.backend.name, AFFINITY[choice.branch]))
             judgement = await _attempt(fleet, choice.backend, exchange, sending, record)
         finally:
             fleet.pool.end(attempt, judgement.verdict, monotonic())
@@ -68,7 +75,8 @@ async def dispatch(fleet: Fleet, exchange: Exchange, sending: Sending, record: R
         if judgement.failure is None:
             return
         tried.add(choice.backend.name)
-        if not judgement.may_retry or not fleet.pool.may_retry(retries, judgement.verdict) or not fleet.pool.has_untried(tried, monotonic()):
+        may_retry = judgement.may_retry and fleet.pool.may_retry(retries, judgement.verdict)
+        if not may_retry or not fleet.pool.has_untried(tried, monotonic()):
             raise judgement.failure
         retries += 1
         fleet.metrics.retries.inc(judgement.verdict.value)
@@ -87,9 +95,9 @@ async def _turn(fleet: Fleet, key: bytes | None, tried: set[str], record: Record
     began = monotonic()
     try:
         if fleet.pool.has_untried(tried, began):
-            return await fleet.queue.wait_turn(take)
+            return await fleet.queue.wait_turn(take, is_choosy=bool(tried))
         async with asyncio.timeout(min(NO_BACKEND_WAIT_S, fleet.queue.timeout_s)):
-            return await fleet.queue.wait_turn(take)
+            return await fleet.queue.wait_turn(take, is_choosy=bool(tried))
     except Failure:
         fleet.metrics.limited.inc("queue")
         raise
@@ -134,18 +142,18 @@ async def _exchange(relay: _core.Relay, exchange: Exchange, upstream: Upstream, 
 def _judge(exchange: Exchange) -> _Judgement:
     end = exchange.end
     if end in ("complete", "budget", "failed"):
-        return _Judgement(Verdict.OK if exchange.has_started or end == "complete" else Verdict.NEUTRAL)
+        return _ANSWERED if end == "complete" or exchange.has_started else _NO_WORD
     if end == "collected":
-        return _Judgement(Verdict.OK) if exchange.status == 200 else _refused(exchange)
+        return _ANSWERED if exchange.status == 200 else _refused(exchange)
     if end == "timeout":
         verdict = Verdict.NEUTRAL if exchange.has_started else Verdict.BROKEN
         return _Judgement(verdict, None if exchange.has_started else Failure(504, "The backend did not answer in time."), code="timeout")
-    if exchange.has_started:
-        return _Judgement(Verdict.NEUTRAL, code="broken")
-    if end == "untouched":
+    if end == "untouched":  # also where a reply was to go on after its thinking budget: the client waits for the rest
         return _Judgement(
             Verdict.BROKEN, Failure(502, "The backend closed the connection without an answer."), may_retry=True, code="reset"
         )
+    if exchange.has_started:
+        return _Judgement(Verdict.NEUTRAL, code="broken")
     outcome = exchange.outcome
     if outcome.fault_status is None:
         return _Judgement(Verdict.BROKEN, Failure(502, exchange.fault), may_retry=True, code="broken")
@@ -170,8 +178,9 @@ def _refused(exchange: Exchange) -> _Judgement:
 
 def _retry_after(said: str | None, status: int) -> dict[str, str]:
     """A backend's own wish up to a minute; where one is due and there is none, a short one."""
-    if said is not None and said.strip().isdecimal():
-        return {"retry-after": str(min(int(said), RETRY_AFTER_CAP_S))}
+    wanted_s = seconds_of(said, time())
+    if wanted_s > 0:
+        return {"retry-after": str(min(math.ceil(wanted_s), RETRY_AFTER_CAP_S))}
     return {"retry-after": "2"} if status in (429, 529) else {}
 
 

@@ -162,3 +162,20 @@ async def test_waiting_asks_nothing() -> None:
     assert places.asked == 2
     assert not waiting.done()
     waiting.cancel()
+
+
+async def test_a_place_that_the_first_cannot_use_goes_to_the_next() -> None:
+    queue, places = Queue(size=8, timeout_s=30), Places()
+    choosy = asyncio.ensure_future(queue.wait_turn(lambda: None, is_choosy=True))
+    await settled()
+    others = [join(queue, places.take) for _ in range(2)]
+    await settled()
+    places.free = 1
+    queue.wake()
+    await settled()
+    assert [task.done() for task in (choosy, *others)] == [False, True, False]
+    assert places.free == 0
+    for task in (choosy, *others):
+        task.cancel()
+    await settled()
+    assert queue.depth == 0

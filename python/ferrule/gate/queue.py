@@ -30,9 +30,10 @@ class Queue:
     def depth(self) -> int:
         return len(self._waiters)
 
-    async def wait_turn(self, try_take: Callable[[], T | None]) -> T:
+    async def wait_turn(self, try_take: Callable[[], T | None], *, is_choosy: bool = False) -> T:
         """What `try_take` gives once it gives something, never before those who came earlier. Failure 529 when full or too late.
 
+        `is_choosy`: it does not take every place, so one that it leaves is offered to the next in line.
         A caller that is cancelled leaves the line at once; a wake that was meant for it goes on to the next.
         """
         if not self._waiters:
@@ -41,14 +42,14 @@ class Queue:
                 return taken
         if len(self._waiters) >= self.size:
             raise self._refusal("All backends are busy and the queue is full.")
-        return await self._in_line(try_take)
+        return await self._in_line(try_take, is_choosy)
 
     def wake(self) -> None:
         """A place may be free: the first in line tries, and after it the next, until one gets nothing."""
         if self._waiters:
             next(iter(self._waiters)).set()
 
-    async def _in_line(self, try_take: Callable[[], T | None]) -> T:
+    async def _in_line(self, try_take: Callable[[], T | None], is_choosy: bool) -> T:
         turn = asyncio.Event()
         self._waiters[turn] = None
         try:
@@ -59,12 +60,22 @@ class Queue:
                     if taken is not None:
                         return taken
                     turn.clear()
+                    if is_choosy:
+                        self._wake_behind(turn)
         except TimeoutError:
             raise self._refusal("All backends are busy; no place came free in time.") from None
         finally:
             del self._waiters[turn]
             # Whoever leaves may have been woken for a place it did not take, and more than one may be free
             self.wake()
+
+    def _wake_behind(self, turn: asyncio.Event) -> None:
+        line = iter(self._waiters)
+        while next(line) is not turn:
+            pass
+        behind = next(line, None)
+        if behind is not None:
+            behind.set()
 
     def _refusal(self, message: str) -> Failure:
         return Failure(529, message, headers={"retry-after": str(math.ceil(min(self.timeout_s, RETRY_AFTER_MAX_S)))})

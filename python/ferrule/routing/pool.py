@@ -19,7 +19,6 @@ from ferrule.routing.choose import Choice, Limits
 from ferrule.routing.health import BreakerState, Health, HealthPolicy, Probed, Verdict
 from ferrule.routing.sessions import Session, SessionTable
 
-
 _NO_WORK_DONE = frozenset({Verdict.CONNECT_ERROR, Verdict.DRAINING})
 
 
