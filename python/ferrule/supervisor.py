@@ -47,20 +47,38 @@ class _Child:
         self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.asking = asyncio.Lock()
         self.last: Snapshot | None = None
+        self._owed = 0
+        """Answers to come: those of earlier questions that nobody waited for come first."""
+        self._length: int | None = None
+        """Of the answer whose body is to come."""
+
+    def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.streams = reader, writer
+        self._owed, self._length = 0, None
 
     async def snapshot(self) -> Snapshot | None:
-        """None when the worker does not answer."""
+        """None when the worker has never answered; of one that is late, what it last counted, as not ready."""
         if self.streams is None:
             return None
-        reader, writer = self.streams
         try:
-            async with self.asking, asyncio.timeout(ANSWER_TIMEOUT_S):
-                writer.write(b"?")
-                length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
-                self.last = _decode(await reader.readexactly(length))
+            async with asyncio.timeout(ANSWER_TIMEOUT_S), self.asking:
+                self.last = await self._ask(*self.streams)
                 return self.last
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, msgspec.MsgspecError):
+        except TimeoutError:
+            return None if self.last is None else msgspec.structs.replace(self.last, is_ready=False, reason="a worker does not answer")
+        except (OSError, asyncio.IncompleteReadError, msgspec.MsgspecError):
             return None
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Snapshot:
+        writer.write(b"?")
+        self._owed += 1
+        while True:
+            if self._length is None:
+                self._length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
+            answer = await reader.readexactly(self._length)
+            self._owed, self._length = self._owed - 1, None
+            if self._owed == 0:
+                return _decode(answer)
 
 
 class Supervisor:
@@ -95,18 +113,25 @@ class Supervisor:
         pause_s = BACKOFF_FIRST_S
         while not self._is_ending:
             began = monotonic()
-            await self._start(child, port, counts_file)
-            assert child.process is not None
-            status = await child.process.wait()
-            self._bury(child, counts_file)
+            ended = await self._run(child, port, counts_file)
             if self._is_ending:
                 return
             lived_s = monotonic() - began
             pause_s = BACKOFF_FIRST_S if lived_s > STEADY_S else min(BACKOFF_MAX_S, pause_s * 2)
-            log.error("worker %d ended with status %d after %.1f s; a new one starts in %.1f s", child.number, status, lived_s, pause_s)
+            log.error("worker %d %s after %.1f s; a new one starts in %.1f s", child.number, ended, lived_s, pause_s)
             await asyncio.sleep(pause_s)
 
-    async def _start(self, child: _Child, port: int, counts_file: str) -> None:
+    async def _run(self, child: _Child, port: int, counts_file: str) -> str:
+        """One life of a worker; returns how it ended."""
+        try:
+            process = await self._start(child, port, counts_file)
+        except OSError as failure:  # no memory, no descriptor: there may be in a moment
+            return f"could not be started ({failure})"
+        status = await process.wait()
+        self._bury(child, counts_file)
+        return f"ended with status {status}"
+
+    async def _start(self, child: _Child, port: int, counts_file: str) -> asyncio.subprocess.Process:
         ours, theirs = socket.socketpair()
         place = Place(child.number, len(self._children))
         settings = msgspec.structs.replace(self._settings, place=place, counts_file=counts_file, port=port)
@@ -119,9 +144,15 @@ class Supervisor:
             msgspec.json.encode(settings).decode(),
         ]
         # A session of its own: Ctrl-C reaches the supervisor alone, which then ends the workers in order.
-        child.process = await asyncio.create_subprocess_exec(*arguments, pass_fds=[theirs.fileno()], start_new_session=True)
-        theirs.close()
-        child.streams = await asyncio.open_connection(sock=ours)
+        try:
+            child.process = await asyncio.create_subprocess_exec(*arguments, pass_fds=[theirs.fileno()], start_new_session=True)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        child.connect(*await asyncio.open_connection(sock=ours))
+        return child.process
 
     def _bury(self, child: _Child, counts_file: str) -> None:
         if child.last is not None:
