@@ -17,7 +17,7 @@ from ferrule.catalog import Catalog, Served, list_body, model_body
 from ferrule.config import Config
 from ferrule.counting import Counting
 from ferrule.dialects import DIALECTS, Knobs
-from ferrule.dispatch import Sending, dispatch
+from ferrule.dispatch import NO_BACKEND, Sending, dispatch
 from ferrule.errors import Failure, envelope
 from ferrule.fleet import Fleet
 from ferrule.gate.keys import KeyRing, Tenant
@@ -237,7 +237,7 @@ class Proxy:
         if told is not None and told.is_committed:
             told.fail(failure.kind, failure.message)
             record.status, record.end_reason = 200, record.end_reason or _end_reason(failure)
-            return Told(keep_alive=call.keeps_alive)
+            return Told(keep_alive=call.outlives_stream)
         if failure.status == 401:
             self.parts.metrics.limited.inc("key")
         is_wrapped = failure.gate and knobs.wrap_gate_errors and call.route != "chat"
@@ -253,14 +253,17 @@ class _Told:
 
     def __init__(self, proxy: Proxy, call: Call, served: Served, lease: Lease, record: Record) -> None:
         self.proxy, self.call, self.served, self.lease, self.record = proxy, call, served, lease, record
-        self.fleet = proxy.parts.fleets[served.pool]
+        fleet = proxy.parts.fleets.get(served.pool)
+        if fleet is None:  # a reload took the pool away since the model was found
+            raise Failure(529, NO_BACKEND, headers={"retry-after": "1"})
+        self.fleet = fleet
 
     # In the four forms there are
 
     async def events(self, translation: Translation, key: bytes | None) -> web.StreamResponse:
         exchange = self._exchange("events", self._options(translation), translation.edge_budget_tokens)
         await self._streamed(exchange, self._sending(translation.body, key, translation.dropped), translation)
-        return Told(keep_alive=self.call.keeps_alive and self.call.takes_chunks)
+        return Told(keep_alive=self.call.outlives_stream)
 
     async def whole(self, translation: Translation, key: bytes | None) -> web.StreamResponse:
         options = self._options(translation)
@@ -282,7 +285,7 @@ class _Told:
     async def chunks(self, sent: chat.Rebuilt, model: str, key: bytes | None) -> web.StreamResponse:
         exchange = self._exchange("chat", None, None, model_json=orjson.dumps(model).decode(), hide_usage=sent.hide_usage)
         await self._streamed(exchange, self._sending(sent.body, key, sent.dropped), None)
-        return Told(keep_alive=self.call.keeps_alive and self.call.takes_chunks)
+        return Told(keep_alive=self.call.outlives_stream)
 
     async def completion(self, sent: chat.Rebuilt, model: str, key: bytes | None) -> web.StreamResponse:
         exchange = self._exchange("whole", None, None)
@@ -297,7 +300,8 @@ class _Told:
     async def _streamed(self, exchange: Exchange, sending: Sending, translation: Translation | None) -> None:
         metrics = self.proxy.parts.metrics
         metrics.streams.inc()
-        self.call.exchange = self.call.connection.writer = exchange
+        self.call.exchange = exchange
+        self.call.connection.write_through(exchange)
         try:
             await self._deliver(exchange, sending, translation)
         except asyncio.CancelledError:
@@ -378,7 +382,7 @@ class _Told:
         def head(backend: str, affinity: str) -> bytes:
             named = [*headers, ("x-ferrule-backend", backend), ("x-ferrule-affinity", affinity)]
             self.named = named
-            return event_stream_head(named, chunked=self.call.takes_chunks, keep_alive=self.call.keeps_alive and self.call.takes_chunks)
+            return event_stream_head(named, chunked=self.call.takes_chunks, keep_alive=self.call.outlives_stream)
 
         return Sending(CHAT_ROUTE, upstream_body, key, head)
 

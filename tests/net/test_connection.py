@@ -96,7 +96,7 @@ async def test_the_writer_hears_of_a_full_transport_and_one_that_reads_nothing_i
     writer, gate = Listener(), asyncio.Event()
 
     async def serve(call: Call) -> web.StreamResponse:
-        call.connection.writer = writer
+        call.connection.write_through(writer)
         assert call.request.transport is not None
         call.request.transport.write(bytes(16 << 20))
         await gate.wait()
@@ -119,9 +119,28 @@ async def test_a_client_that_reads_on_is_heard_of_too() -> None:
     writer, gate = Listener(), asyncio.Event()
 
     async def serve(call: Call) -> web.StreamResponse:
-        call.connection.writer = writer
+        call.connection.write_through(writer)
         assert call.request.transport is not None
         call.request.transport.write(bytes(16 << 20))
+        await gate.wait()
+        return Told(keep_alive=False)
+
+    async with serving(serve) as server:
+        peer, _ = await connected(server)
+        peer.send(post(b""))
+        await until(lambda: writer.heard == ["paused"])
+        await peer.reader.readexactly(16 << 20)
+        await until(lambda: writer.heard == ["paused", "resumed"])
+        gate.set()
+
+
+async def test_a_writer_that_begins_behind_a_full_transport_is_held_from_the_start() -> None:
+    writer, gate = Listener(), asyncio.Event()
+
+    async def serve(call: Call) -> web.StreamResponse:
+        assert call.request.transport is not None
+        call.request.transport.write(bytes(16 << 20))
+        call.connection.write_through(writer)
         await gate.wait()
         return Told(keep_alive=False)
 

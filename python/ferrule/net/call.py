@@ -45,6 +45,11 @@ class Call:
         """HTTP/1.0 knows no chunked coding."""
         return self.request.version >= (1, 1)
 
+    @property
+    def outlives_stream(self) -> bool:
+        """Whether the connection can carry another request after a stream: without chunked coding its end is the stream's."""
+        return self.keeps_alive and self.takes_chunks
+
 
 def message_id() -> str:
     """`msg_` and a random UUID (version 4), put together by hand: uuid.UUID takes ten times as long."""

@@ -143,6 +143,12 @@ class Connection(RequestHandler):
 
     # What the request handler tells
 
+    def write_through(self, writer: Writer) -> None:
+        """`writer` writes to the transport until the request ends. What an earlier answer left there holds it from the start."""
+        self.writer = writer
+        if self._paused:
+            writer.client_paused()
+
     def request_begins(self) -> None:
         self.head_since = None
 
