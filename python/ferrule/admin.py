@@ -35,9 +35,9 @@ class Admin:
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/status", self._status)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, shutdown_timeout=0.1)
+        site = web.TCPSite(self._runner, host, port)
         await site.start()
         address = self._runner.addresses[0]
         return str(address[0]), int(address[1])
