@@ -365,7 +365,7 @@ class _Told:
             reasoning=translation.reasoning,
             display_omitted=translation.display_omitted,
             signature_prefix=knobs.signature,
-            stop_reasons=None if knobs.stop_reasons is None else sorted(knobs.stop_reasons),
+            stop_reasons=None if knobs.stop_reasons is None else tuple(knobs.stop_reasons),
             report_stop_sequence=knobs.report_stop_sequence,
             close_block_on_error=knobs.close_block_on_error,
             tool_names=translation.tool_names,

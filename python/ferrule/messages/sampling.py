@@ -39,11 +39,13 @@ def checked_max_tokens(request: Request, knobs: Knobs, room_tokens: int | None) 
         raise InvalidRequest("max_tokens", "is required")
     if request.max_tokens < 0:
         raise InvalidRequest("max_tokens", "must be an integer of at least 0")
-    limits = [request.max_tokens, knobs.max_tokens_cap]
+    tokens = request.max_tokens
+    if knobs.max_tokens_cap is not None:
+        tokens = min(tokens, knobs.max_tokens_cap)
     if room_tokens is not None:
         # a prompt that fills the window is for the backend to refuse: its count is the true one
-        limits.append(max(1, room_tokens))
-    return min(limit for limit in limits if limit is not None)
+        tokens = min(tokens, max(1, room_tokens))
+    return tokens
 
 
 def _top_k(request: Request, knobs: Knobs, losses: Losses) -> int | None:

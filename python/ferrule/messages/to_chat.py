@@ -113,7 +113,7 @@ def translate(request: Request, policy: Policy, client_model: str, prompt_tokens
 def tell(request: Request, reader: Reader, client_model: str) -> Told:
     """The prompt: messages, tools and what the template is told."""
     policy = reader.policy
-    names = ToolNames(tool.name for tool in request.tools or () if tool.name)
+    names = ToolNames([tool.name for tool in request.tools or () if tool.name])
     offered = offer(request, policy, names, reader.losses)
     conversation = Conversation(reader, names, system_text(request.system, "system"))
     for index, message in enumerate(request.messages):
@@ -149,9 +149,10 @@ def _check_server_side(request: Request, policy: Policy, losses: Losses) -> None
         losses.drop("thread")
     if is_given(request.compaction):
         losses.drop("compaction")
-    edits = request.context_management.edits if request.context_management else None
-    if any(edit.type.startswith(("clear_tool_uses", "compact")) for edit in edits or ()):
-        losses.drop("context_management")
+    if request.context_management is not None:
+        edits = request.context_management.edits or ()
+        if any(edit.type.startswith(("clear_tool_uses", "compact")) for edit in edits):
+            losses.drop("context_management")
 
 
 def _response_format(request: Request, policy: Policy, losses: Losses) -> ResponseFormat | None:

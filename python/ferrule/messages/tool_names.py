@@ -16,13 +16,17 @@ class ToolNames:
 
     def __init__(self, declared: Iterable[str]) -> None:
         self._taken = {name for name in declared if _ACCEPTED.fullmatch(name)}
-        self._upstream: dict[str, str] = {name: name for name in self._taken}
+        self._upstream: dict[str, str] = dict(zip(self._taken, self._taken, strict=True))
+        self._changed: list[tuple[str, str]] = []
 
     def upstream(self, name: str) -> str:
         """The name the backend gets. A made-up one depends on the name alone, unless that very name is taken."""
         known = self._upstream.get(name)
         if known is None:
-            known = name if _ACCEPTED.fullmatch(name) else self._made_up(name)
+            known = name
+            if not _ACCEPTED.fullmatch(name):
+                known = self._made_up(name)
+                self._changed.append((known, name))
             self._upstream[name] = known
             self._taken.add(known)
         return known
@@ -30,7 +34,7 @@ class ToolNames:
     @property
     def changed(self) -> tuple[tuple[str, str], ...]:
         """(name upstream, name the client knows) where they differ."""
-        return tuple((upstream, name) for name, upstream in self._upstream.items() if upstream != name)
+        return tuple(self._changed)
 
     def _made_up(self, name: str) -> str:
         head = _ODD.sub("_", name)[:_HEAD_CHARS]

@@ -33,12 +33,14 @@ class Offer(msgspec.Struct):
 
 def offer(request: Request, policy: Policy, names: ToolNames, losses: Losses) -> Offer:
     """Raises InvalidRequest for a tool without a name, and where the client insists on a tool that cannot be had."""
+    choice = request.tool_choice
+    if not request.tools and choice is None and not _has_changes(request):
+        return Offer()
     for index, tool in enumerate(request.tools or ()):
         if not tool.name and tool.is_custom:
             raise InvalidRequest(f"tools.{index}.name", "must be a non-empty string")
     offered, unavailable = _sorted_out(request, policy, losses)
     functions = [_function(tool, names) for tool in offered]
-    choice = request.tool_choice
     if choice is not None and not policy.knobs.accepts("tool_choice"):
         if choice.type != "auto" or choice.disable_parallel_tool_use:
             losses.drop("tool_choice")
@@ -71,12 +73,14 @@ def visible(request: Request) -> list[Tool]:
 
 
 def _has_changes(request: Request) -> bool:
-    return any(
-        block.type in ("tool_addition", "tool_removal")
-        for message in request.messages
-        if message.role == "system" and isinstance(message.content, list)
-        for block in message.content
-    )
+    for message in request.messages:
+        if message.role == "system" and isinstance(message.content, list) and any(map(_is_change, message.content)):
+            return True
+    return False
+
+
+def _is_change(block: Block) -> bool:
+    return block.type in ("tool_addition", "tool_removal")
 
 
 def _after_changes(request: Request, always: list[Tool], deferred: dict[str, Tool]) -> list[Tool]:
@@ -104,7 +108,7 @@ def _changes(request: Request) -> Iterator[tuple[bool, str, Tool | None]]:
         for block in message.content:
             if block.type in ("tool_result", "tool_search_tool_result"):
                 yield from ((True, name, None) for name in _referenced(block))
-            elif block.type in ("tool_addition", "tool_removal") and block.tool is not None:
+            elif _is_change(block) and block.tool is not None:
                 definition = _defined(block) if block.type == "tool_addition" else None
                 name = (definition.name if definition else None) or block.tool.name or block.tool.tool_name
                 if name:

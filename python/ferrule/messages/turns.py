@@ -70,12 +70,15 @@ class Conversation:
     def messages(self) -> list[ChatMessage]:
         flat: list[ChatMessage] = []
         reasoning_field = self._reader.policy.engine.reasoning_history_field
+        has_turn = False
         for turn in self._turns:
             if isinstance(turn, _AssistantTurn):
                 flat += turn.flat(reasoning_field)
+                has_turn = True
             else:
                 flat.append(turn)
-        if all(message.role == "system" for message in flat):
+                has_turn = has_turn or turn.role != "system"
+        if not has_turn:
             flat.append(ChatMessage("user", _EMPTY))  # engines refuse a conversation without any turn
         return flat
 
