@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import yaml
 from tests.doubles.proxy import config_for
 
@@ -15,6 +16,7 @@ from ferrule.catalog import Offer
 from ferrule.config import Config, loads
 from ferrule.fleet import Fleet, Place, Shared
 from ferrule.telemetry.metrics import Metrics
+from ferrule.worker import Settings, Worker
 
 
 def config_of(*backends: str, **settings: Any) -> Config:
@@ -43,3 +45,17 @@ async def running_fleet(config: Config, on_offer: Callable[[str, Offer], None] =
     finally:
         await fleet.stop()
         loop.remove_reader(pump.fileno())
+
+
+@asynccontextmanager
+async def running_worker(settings: Settings, *, waits: bool = True) -> AsyncIterator[tuple[Worker, aiohttp.ClientSession]]:
+    """A worker in this process, ready unless `waits` is False, and a client of its port."""
+    worker = Worker(settings, settings.read())
+    host, port = await worker.start()
+    try:
+        if waits:
+            await until(lambda: worker.snapshot().is_ready)
+        async with aiohttp.ClientSession(f"http://{host}:{port}") as client:
+            yield worker, client
+    finally:
+        await worker.close()

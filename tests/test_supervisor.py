@@ -232,12 +232,15 @@ async def test_a_worker_answers_until_its_supervisor_is_gone() -> None:
     reader, writer = await asyncio.open_connection(sock=ours)
     ended = asyncio.Event()
     worker: Any = SimpleNamespace(snapshot=lambda: snapshot(pid=9))
-    answering = asyncio.ensure_future(supervising._answer(worker, *await asyncio.open_connection(sock=theirs), ended))
+    worker_reads, worker_writes = await asyncio.open_connection(sock=theirs)
+    answering = asyncio.ensure_future(supervising._answer(worker, worker_reads, worker_writes, ended))
     writer.write(b"?")
     length = int.from_bytes(await reader.readexactly(4), "big")
     assert msgspec.msgpack.decode(await reader.readexactly(length), type=Snapshot).worker.pid == 9
     assert not ended.is_set()
     writer.close()
-    await writer.wait_closed()
     await answering
     assert ended.is_set()
+    for one in (writer, worker_writes):
+        one.close()
+        await one.wait_closed()
