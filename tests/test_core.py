@@ -345,3 +345,67 @@ async def test_a_lost_client_is_written_to_no_more(wire: Wire) -> None:
     wire.backend.write(SSE % len(body) + body)
     await waiter
     assert exchange.end == "complete"
+
+
+class Gone:
+    """A client's transport of which nothing is left: uvloop's raises when it is written to."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes) -> None:
+        raise RuntimeError("the handle is closed")
+
+
+async def test_what_comes_for_a_client_that_is_gone_raises_nowhere(wire: Wire) -> None:
+    exchange = wire.exchange(transport=Gone(), descriptor=None)
+    waiter = wire.start(exchange)
+    exchange.client_lost()
+    body = CHUNK + FINISH + DONE
+    wire.backend.write(SSE % len(body) + body)
+    await waiter
+    assert exchange.end == "complete"
+
+
+async def test_a_write_that_fails_leaves_nobody_waiting(wire: Wire) -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
+    waiter = wire.start(wire.exchange(transport=Gone(), descriptor=None))
+    body = CHUNK + FINISH + DONE
+    wire.backend.write(SSE % len(body) + body)
+    await waiter
+    assert [type(complaint) for complaint in complaints] == [RuntimeError]
+
+
+async def test_an_answer_before_the_request_was_read_leaves_no_rest_of_it_behind(wire: Wire) -> None:
+    exchange = wire.exchange("whole")
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    wire.backend_reads._transport.pause_reading()  # type: ignore[attr-defined]
+    wire.relay.start(exchange, waiter, (b"x" * (16 << 20),))
+    assert wire.transport.get_write_buffer_size() > 0
+    wire.backend.write(b"HTTP/1.1 413 x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
+    await waiter
+    assert exchange.status == 413
+    assert wire.transport.get_write_buffer_size() == 0
+
+
+@pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 503 x\r\ncontent-length: 0\r\n\r\n"], ids=["untouched", "refused"])
+async def test_a_continuation_goes_on_after_an_attempt_that_failed(wire: Wire, reply: bytes) -> None:
+    exchange = wire.exchange(budget_tokens=1)
+    waiter = wire.start(exchange)
+    thought = b'data: {"choices":[{"index":0,"delta":{"reasoning":"hm "}}]}\n\n'
+    wire.backend.write(SSE % 99999 + thought * 2)
+    await waiter
+    exchange.go_on()
+    for answer in (reply, SSE % len(CHUNK + FINISH + DONE) + CHUNK + FINISH + DONE):
+        attempt = Wire(wire.pump)
+        await attempt.open()
+        waiter = attempt.start(exchange)
+        attempt.backend.write(answer)
+        attempt.backend.write_eof()
+        await waiter
+        await attempt.close()
+    assert exchange.end == "complete"
+    told = await wire.told_until(b"0\r\n\r\n")
+    assert told.count(b"event: message_start") == 1
+    assert told.index(b"thinking_delta") < told.index(b"text_delta")

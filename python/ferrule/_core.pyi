@@ -123,7 +123,8 @@ class Relay:
     def start(self, exchange: Exchange, waiter: asyncio.Future[None], pieces: Iterable[bytes]) -> None:
         """Sends a request, given in pieces, head and all, and tells its reply to `exchange`. `waiter` gets its result when that is
         over, also when the connection is lost already; how it ended is in `exchange.end`."""
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """At once; what was not sent yet is dropped."""
     @property
     def is_reusable(self) -> bool:
         """Open, no reply under way and the last one's framing read to its end."""
@@ -177,12 +178,13 @@ class Exchange:
     def abort(self) -> None:
         """Cuts the backend, when the client has gone or nobody waits any more."""
     def go_on(self) -> None:
-        """The next bytes come from a second answer that goes on where the thinking budget ended the first."""
+        """Whatever comes now is of a second answer, which goes on where the thinking budget ended the first; also when that takes
+        more than one attempt."""
     def client_paused(self) -> None:
         """The client's transport holds back too much: the backend is not read until that is gone."""
     def client_resumed(self) -> None: ...
     def client_lost(self) -> None:
-        """The client's connection is lost, and its socket about to be closed."""
+        """The client's connection is lost, and its socket about to be closed: nothing is written to it any more."""
     def take_body(self) -> bytes:
         """The whole message of a `folded` reply (told once; read the outcome first), or the body that was collected."""
     @property

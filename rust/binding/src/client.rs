@@ -9,7 +9,7 @@ use crate::pump::borrowed;
 
 pub struct Client {
     transport: Py<PyAny>,
-    /// Open until the connection's `connection_lost`, which calls `forget_socket`.
+    /// Open until the connection's `connection_lost`, where the exchange drops its client.
     descriptor: Option<i32>,
     /// The transport holds nothing back, so writing past it keeps the order.
     is_transport_empty: bool,
@@ -18,10 +18,6 @@ pub struct Client {
 impl Client {
     pub fn new(transport: Py<PyAny>, descriptor: Option<i32>) -> Self {
         Self { transport, descriptor, is_transport_empty: false }
-    }
-
-    pub fn forget_socket(&mut self) {
-        self.descriptor = None;
     }
 
     /// Sends what the socket takes. The rest, if any, is for the transport, outside all locks: it may call back.

@@ -106,7 +106,9 @@ struct Times {
 struct State {
     telling: Telling,
     recipe: Recipe,
-    /// The next answer goes on with the telling instead of beginning anew.
+    /// Nothing was told to it yet: the first attempt needs no other.
+    is_fresh: bool,
+    /// Every further answer goes on with the telling instead of beginning anew.
     goes_on: bool,
     http: Http,
     client: Option<Client>,
@@ -154,23 +156,22 @@ struct Todo {
 }
 
 impl Todo {
+    /// All of it, whatever part fails: a client that is gone must not leave anybody waiting. Returns the first failure.
     fn carry_out(self, py: Python<'_>) -> PyResult<()> {
-        if let Some((transport, bytes)) = self.rest {
-            transport.call_method1(py, intern!(py, "write"), (bytes,))?;
-        }
-        if let Some(callback) = self.first_event {
-            callback.call0(py)?;
-        }
-        if let Some(source) = self.abort {
-            source.abort(py)?;
-        }
-        if let Some(waiter) = self.waiter
-            && !waiter.call_method0(py, intern!(py, "done"))?.is_truthy(py)?
-        {
-            waiter.call_method1(py, intern!(py, "set_result"), (py.None(),))?;
-        }
-        Ok(())
+        let Self { rest, waiter, abort, first_event } = self;
+        let written = rest.map_or(Ok(()), |(transport, bytes)| transport.call_method1(py, intern!(py, "write"), (bytes,)).map(drop));
+        let heard = first_event.map_or(Ok(()), |callback| callback.call0(py).map(drop));
+        let cut = abort.map_or(Ok(()), |source| source.abort(py));
+        written.and(heard).and(cut).and(waiter.map_or(Ok(()), |waiter| wake(py, &waiter)))
     }
+}
+
+/// Gives a future its result, unless it has one.
+fn wake(py: Python<'_>, waiter: &Py<PyAny>) -> PyResult<()> {
+    if waiter.call_method0(py, intern!(py, "done"))?.is_truthy(py)? {
+        return Ok(());
+    }
+    waiter.call_method1(py, intern!(py, "set_result"), (py.None(),)).map(drop)
 }
 
 impl State {
@@ -334,7 +335,7 @@ impl Exchange {
             source.set_paused(py, true)?;
         }
         let mut state = self.lock();
-        if !std::mem::take(&mut state.goes_on) {
+        if !std::mem::take(&mut state.is_fresh) && !state.goes_on {
             state.telling = state.recipe.make()?;
         }
         state.http = Http::default();
@@ -396,7 +397,8 @@ impl Exchange {
         let state = State {
             telling,
             recipe,
-            goes_on: true,
+            is_fresh: true,
+            goes_on: false,
             http: Http::default(),
             client: transport.map(|transport| Client::new(transport, descriptor)),
             is_chunked,
@@ -465,7 +467,7 @@ impl Exchange {
         todo.carry_out(py)
     }
 
-    /// The next bytes come from a second answer that goes on where the thinking budget ended the first.
+    /// Whatever comes now is of a second answer, which goes on where the thinking budget ended the first.
     fn go_on(&self) {
         let mut state = self.lock();
         state.telling.begin_continuation();
@@ -481,11 +483,10 @@ impl Exchange {
         self.set_source_paused(py, false)
     }
 
-    /// The client's connection is lost, and its socket about to be closed.
+    /// The client's connection is lost, and its socket about to be closed: nothing is written to it any more.
     fn client_lost(&self) {
-        if let Some(client) = &mut self.lock().client {
-            client.forget_socket();
-        }
+        let client = self.lock().client.take();
+        drop(client);
     }
 
     #[getter]

@@ -63,8 +63,9 @@ impl Relay {
 
     /// The pump has read the end of the connection.
     pub fn hang_up(&self, py: Python<'_>, arrival: &Arrival<'_>) -> PyResult<()> {
-        self.arrive(py, arrival)?;
-        self.close(py)
+        let told = self.arrive(py, arrival);
+        self.close(py)?;
+        told
     }
 
     fn forget_socket(&self) {
@@ -127,13 +128,14 @@ impl Relay {
         Ok(())
     }
 
+    /// At once: the rest of a request that the backend has answered without reading it would hold the connection for ever.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.forget_socket();
         let mut state = self.lock();
         state.is_closed = true;
         let transport = state.transport.take();
         drop(state);
-        transport.map_or(Ok(()), |transport| transport.call_method0(py, intern!(py, "close")).map(drop))
+        transport.map_or(Ok(()), |transport| transport.call_method0(py, intern!(py, "abort")).map(drop))
     }
 
     #[getter]
