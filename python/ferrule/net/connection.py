@@ -19,6 +19,8 @@ from ferrule.errors import Failure, envelope
 from ferrule.net.answer import Answer
 
 LINGER_S = 1.0
+BODY_PROGRESS_BYTES = 8 << 10
+"""A body gets on when so much more of it, or its end, has come: a byte now and then is a stall."""
 
 
 class Deadlines(msgspec.Struct, frozen=True):
@@ -41,7 +43,7 @@ class Writer(Protocol):
 class Connection(RequestHandler):
     """One client connection. `writer` is the exchange being told to it, if any."""
 
-    __slots__ = ("body_since", "descriptor", "head_since", "idle_since", "stalled_bytes", "stalled_since", "writer")
+    __slots__ = ("body_bytes", "body_since", "descriptor", "head_since", "idle_since", "stalled_bytes", "stalled_since", "writer")
 
     def __init__(self, manager: web.Server, **settings: Any) -> None:
         super().__init__(manager, **settings)
@@ -49,6 +51,8 @@ class Connection(RequestHandler):
         self.descriptor: int | None = None
         self.head_since: float | None = None
         self.body_since: float | None = None
+        """When the body last got on; None: nobody waits for one."""
+        self.body_bytes = 0
         self.idle_since = monotonic()
         self.stalled_since: float | None = None
         self.stalled_bytes = 0
@@ -69,7 +73,9 @@ class Connection(RequestHandler):
             if self.head_since is None:
                 self.head_since = monotonic()
         elif self.body_since is not None:
-            self.body_since = monotonic()
+            self.body_bytes += len(data)
+            if self.body_bytes >= BODY_PROGRESS_BYTES:
+                self.body_since, self.body_bytes = monotonic(), 0
         super().data_received(data)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
@@ -92,7 +98,9 @@ class Connection(RequestHandler):
     async def start(self) -> None:
         """aiohttp's own loop, less what an edge does not need: a task and a writer for each request, an access log."""
         while not self._force_close:
-            if not self._messages:
+            if self._messages:
+                await asyncio.sleep(0)  # requests that came in one go take turns with everybody else's
+            else:
                 self._waiter = self._loop.create_future()
                 try:
                     await self._waiter
@@ -107,6 +115,8 @@ class Connection(RequestHandler):
             request = BaseRequest(message, payload, self, None, self._task_handler, self._loop)  # type: ignore[arg-type]
             try:
                 answer, is_lost = await self._handle_request(request, None, handler)
+                if self._paused:
+                    await self._until_read()
             except ConnectionError:
                 break
             except BaseException:
@@ -120,6 +130,11 @@ class Connection(RequestHandler):
             self._task_handler = None
             if self.transport is not None:
                 self.transport.close()
+
+    async def _until_read(self) -> None:
+        """A client that does not read its answers gets no further one. Until then the write deadline alone holds."""
+        await self._drain_helper()
+        self.head_since, self.idle_since = None, monotonic()
 
     def _next_message(self) -> tuple[Any, StreamReader]:
         message, payload = self._messages.popleft()
@@ -151,6 +166,7 @@ class Connection(RequestHandler):
 
     def request_begins(self) -> None:
         self.head_since = None
+        self.body_bytes = 0
 
     def request_ends(self) -> None:
         self.writer = None
@@ -166,6 +182,8 @@ class Connection(RequestHandler):
             return
         if self._reads_nothing(now, deadlines.write_s):
             transport.abort()
+        elif self._paused:
+            return
         elif self._current_request is None:
             if self.head_since is not None:
                 if now - self.head_since > deadlines.header_s:
