@@ -7,15 +7,6 @@ from urllib.parse import unquote
 
 UNKNOWN = "unknown"
 
-_ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "/": ("root", ("GET", "HEAD")),
-    "/v1/messages": ("messages", ("POST",)),
-    "/v1/messages/count_tokens": ("count_tokens", ("POST",)),
-    "/v1/chat/completions": ("chat", ("POST",)),
-    "/v1/models": ("models", ("GET", "HEAD")),
-}
-_MODEL_PREFIX = "/v1/models/"
-
 
 class Route(NamedTuple):
     """`methods`: those the route has. `argument`: what follows the route's own path, decoded."""
@@ -25,8 +16,21 @@ class Route(NamedTuple):
     argument: str = ""
 
 
+_ROUTES = {
+    "/": Route("root", ("GET", "HEAD")),
+    "/v1/messages": Route("messages", ("POST",)),
+    "/v1/messages/count_tokens": Route("count_tokens", ("POST",)),
+    "/v1/chat/completions": Route("chat", ("POST",)),
+    "/v1/models": Route("models", ("GET", "HEAD")),
+}
+_MODEL_PREFIX = "/v1/models/"
+
+
 def route_of(raw_path: str) -> Route:
     """The route of a path as it stands in the request line, query and all."""
+    found = _ROUTES.get(raw_path)  # as nearly every client spells it
+    if found is not None:
+        return found
     path = raw_path.partition("?")[0]
     if path.startswith("/api/") or path == "/api":
         path = path[4:] or "/"
@@ -34,7 +38,7 @@ def route_of(raw_path: str) -> Route:
         path = path.rstrip("/")
     found = _ROUTES.get(path)
     if found is not None:
-        return Route(*found)
+        return found
     if path.startswith(_MODEL_PREFIX):  # names with a slash come raw or encoded
         return Route("model", ("GET", "HEAD"), unquote(path[len(_MODEL_PREFIX) :]))
     return Route(UNKNOWN)
