@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import pytest
 import yaml
-from tests.doubles.proxy import config_for
+from tests.doubles.backend import ScriptedBackend
+from tests.doubles.proxy import REQ, config_for
 
+from ferrule import worker as working
 from ferrule._core import Pump
 from ferrule.catalog import Offer
-from ferrule.config import Config, loads
+from ferrule.config import Config, Flags, loads
 from ferrule.fleet import Fleet, Place, Shared
 from ferrule.telemetry.metrics import Metrics
+from ferrule.telemetry.record import Record
 from ferrule.worker import Settings, Worker
 
 
@@ -59,3 +64,31 @@ async def running_worker(settings: Settings, *, waits: bool = True) -> AsyncIter
             yield worker, client
     finally:
         await worker.close()
+
+
+class Stage:
+    """A worker with a client, and the records of its requests."""
+
+    def __init__(self, worker: Worker, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.worker, self.client = worker, client
+        self.records: list[Record] = []
+        monkeypatch.setattr(worker.parts.ledger, "add", self.records.append)
+
+    async def ask(self, path: str = "/v1/messages", headers: dict[str, str] | None = None, **members: Any) -> tuple[int, Any]:
+        async with self.client.post(path, json=REQ(**members), headers=headers) as answer:
+            return answer.status, json.loads(await answer.read())
+
+    async def get(self, path: str, **headers: str) -> tuple[int, Any]:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.client.get(path, headers=named) as answer:
+            return answer.status, json.loads(await answer.read())
+
+
+@asynccontextmanager
+async def running_stage(backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    """One backend, whose every model is served in the dialect `anthropic`."""
+    monkeypatch.setattr(working, "_calm_collector", lambda: None)
+    monkeypatch.setattr(working, "_keep_heap", lambda: None)
+    settings = Settings(Flags(backends=(backend.url,), listen="127.0.0.1:0", dialect="anthropic"))
+    async with running_worker(settings) as (worker, client):
+        yield Stage(worker, client, monkeypatch)

@@ -14,6 +14,7 @@ WITHOUT = {
     "demo.py": "tests/e2e/test_lifecycle.py runs it",
     "gate/stores/lua.py": "scripts for Redis, run by tests/gate/stores/test_redis.py",
     "gate/stores/memory.py": "held to the same rules as the others by tests/gate/stores/test_contract.py",
+    "parts.py": "fields and no decisions",
     "sim/engine.py": "tests/sim/test_server.py asks it over the wire, as clients do",
     "sim/faults.py": "tests/sim/test_server.py plays each",
     "sim/stream.py": "tests/sim/test_server.py reads it",

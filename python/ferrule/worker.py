@@ -25,7 +25,8 @@ from ferrule.gate.limits import Limiter
 from ferrule.gate.stores.choice import open_store
 from ferrule.net.app import App
 from ferrule.net.connection import Deadlines
-from ferrule.proxy import Parts, Proxy
+from ferrule.parts import Parts
+from ferrule.proxy import Proxy
 from ferrule.telemetry.accesslog import AccessLog
 from ferrule.telemetry.ledger import Ledger
 from ferrule.telemetry.metrics import Family, Metrics

@@ -1,0 +1,29 @@
+"""What a worker has for its requests, in one place."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ferrule.catalog import Catalog
+from ferrule.config import Config
+from ferrule.counting import Counting
+from ferrule.fleet import Fleet
+from ferrule.gate.keys import KeyRing
+from ferrule.gate.limits import Limiter
+from ferrule.telemetry.ledger import Ledger
+from ferrule.telemetry.metrics import Metrics
+
+
+class Parts(msgspec.Struct):
+    """What a worker has for its requests. A reload replaces single parts; a request keeps those it began with."""
+
+    config: Config
+    catalog: Catalog
+    keys: KeyRing
+    limiter: Limiter
+    fleets: dict[str, Fleet]
+    counting: Counting
+    metrics: Metrics
+    ledger: Ledger
+    is_draining: bool = False
+    is_overloaded: bool = False
