@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
+import pytest
 from aiohttp import web
 from tests.net.serving import Peer, Serving, post, serving
 from tests.parts import until
 
+from ferrule.net import connection as connection_module
 from ferrule.net.answer import Answer, Told
 from ferrule.net.call import Call
 from ferrule.net.connection import Connection
@@ -40,11 +42,27 @@ async def test_a_stalled_body_is_answered_with_408_and_cut() -> None:
         await until(lambda: connection.body_since is not None)
         server.app.sweep(monotonic() + 29)
         peer.send(b"6")
-        first = connection.body_since
-        await until(lambda: connection.body_since != first)
+        await until(lambda: connection.body_bytes > 0)
         server.app.sweep(monotonic() + 31)
         assert (await peer.reply()).status == 408
         assert await peer.is_cut()
+
+
+async def test_a_body_that_gets_on_has_its_deadline_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "BODY_PROGRESS_BYTES", 4)
+    async with serving() as server:
+        peer, connection = await connected(server)
+        peer.send(post(b"1234567890")[:-8])
+        await until(lambda: connection.body_since is not None)
+        connection.body_since = 0.0
+        peer.send(b"345")
+        await until(lambda: connection.body_bytes == 3)
+        assert connection.body_since == 0.0
+        peer.send(b"6")
+        await until(lambda: connection.body_since != 0.0)
+        server.app.sweep(monotonic() + 29)
+        peer.send(b"7890")
+        assert (await peer.reply()).status == 200
 
 
 async def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
