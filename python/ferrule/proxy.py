@@ -43,6 +43,8 @@ class Proxy:
         record = Record(call.request_id, call.route, call.received_at)
         knobs = DIALECTS[self.parts.config.dialect]
         call.wants_close = self.parts.is_draining
+        tracing = self.parts.tracing
+        span = tracing.begin(call.headers, record) if tracing is not None else None
         self.running += 1
         try:
             answer = await self._answer(call, record)
@@ -57,6 +59,8 @@ class Proxy:
         finally:
             self.running -= 1
             record.ended_at = monotonic()
+            if tracing is not None and span is not None:
+                tracing.end(span, record)
             self.parts.ledger.add(record)
         if isinstance(answer, Answer):
             answer.close_after = answer.close_after or call.wants_close
@@ -205,8 +209,7 @@ class Proxy:
 
     def _refusal(self, call: Call, record: Record, failure: Failure, knobs: Knobs) -> web.StreamResponse:
         """The failure as an answer; as an error event where a stream has begun."""
-        if failure.status == 429:
-            failure = _busy(failure, knobs)
+        failure = _as_dialect(failure, knobs, is_from_backend=record.backend is not None)
         record.status, record.error = failure.status, failure.kind
         told = call.exchange
         if told is not None and told.is_committed:
@@ -241,9 +244,16 @@ def _estimated_tokens(raw: bytes, request: Request) -> int:
     return sum(map(len, text_of(request))) // BYTES_PER_TOKEN
 
 
-def _busy(failure: Failure, knobs: Knobs) -> Failure:
-    """A 429 as the dialect has it."""
-    return Failure(knobs.backend_busy_status, failure.message, headers=failure.headers, gate=failure.gate)
+def _as_dialect(failure: Failure, knobs: Knobs, *, is_from_backend: bool) -> Failure:
+    """A 429, and a backend's 404, which is about the model, as the dialect has them."""
+    status = failure.status
+    if status == 429:
+        status = knobs.backend_busy_status
+    elif status == 404 and is_from_backend:
+        status = knobs.unknown_model_status
+    if status == failure.status:
+        return failure
+    return Failure(status, failure.message, headers=failure.headers, gate=failure.gate)
 
 
 def _speaks_anthropic(call: Call) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.doubles.backend import Close, Hold, Reply, Reset, ScriptedBackend, refusal, stream, whole
 from tests.doubles.events import assert_ends_with_error, story_of
 from tests.doubles.frames import DONE, ROLE_DELTA, Canned, D, chunk, error_frame
-from tests.doubles.proxy import REQ, Ferrule, assert_error
+from tests.doubles.proxy import REQ, Ferrule, assert_error, config_for
 
 SUM = (
     "This model's maximum context length is 262144 tokens. However, you requested 262462 tokens (230462 in the messages, "
@@ -106,6 +107,14 @@ def test_h07_every_status(proxy: Ferrule, backend: ScriptedBackend, status: int,
     assert_error(answer, answer.status, kind)
     if answer.status in (429, 529):
         assert 0 < int(answer.headers["retry-after"]) <= 60
+
+
+def test_h07_a_backend_without_the_model_as_the_dialect_has_it(
+    new_proxy: Callable[..., Ferrule], new_backend: Callable[..., ScriptedBackend]
+) -> None:
+    backend = new_backend()
+    backend.play(refusal(404, "The model `m` does not exist."))
+    assert_error(new_proxy(config_for(backend.url, dialect="token-factory")).ask(), 400, "invalid_request_error")
 
 
 def test_h07_reset_before_the_head(proxy: Ferrule, backend: ScriptedBackend) -> None:
