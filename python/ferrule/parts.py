@@ -12,6 +12,7 @@ from ferrule.gate.keys import KeyRing
 from ferrule.gate.limits import Limiter
 from ferrule.telemetry.ledger import Ledger
 from ferrule.telemetry.metrics import Metrics
+from ferrule.telemetry.tracing import Tracing
 
 
 class Parts(msgspec.Struct):
@@ -25,5 +26,6 @@ class Parts(msgspec.Struct):
     counting: Counting
     metrics: Metrics
     ledger: Ledger
+    tracing: Tracing | None = None
     is_draining: bool = False
     is_overloaded: bool = False

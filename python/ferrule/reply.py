@@ -23,6 +23,7 @@ from ferrule.net.answer import Answer, Told, event_stream_head
 from ferrule.net.call import Call, message_id
 from ferrule.parts import Parts
 from ferrule.telemetry.record import Record
+from ferrule.telemetry.tracing import passed_on
 
 CHAT_ROUTE = "/v1/chat/completions"
 
@@ -173,7 +174,7 @@ class Reply:
             self.named = named
             return event_stream_head(named, chunked=self.call.takes_chunks, keep_alive=self.call.outlives_stream)
 
-        return Sending(CHAT_ROUTE, upstream_body, key, head)
+        return Sending(CHAT_ROUTE, upstream_body, key, head, self.record.trace_headers or passed_on(self.call.headers))
 
     def _headers(self, dropped: tuple[str, ...]) -> list[tuple[str, str]]:
         headers = [("request-id", self.call.request_id), *self.lease.headers().items()]

@@ -31,6 +31,7 @@ from ferrule.telemetry.accesslog import AccessLog
 from ferrule.telemetry.ledger import Ledger
 from ferrule.telemetry.metrics import Family, Metrics
 from ferrule.telemetry.status import PoolView, WorkerView
+from ferrule.telemetry.tracing import open_tracing
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class Worker:
             counting=Counting(),
             metrics=self.metrics,
             ledger=Ledger(self.metrics, AccessLog()),
+            tracing=open_tracing(os.environ),
         )
         self.proxy = Proxy(self.parts)
         edge = configuration.edge
@@ -133,6 +135,8 @@ class Worker:
         await self.parts.limiter.close()
         self.parts.counting.close()
         self.parts.ledger.post()
+        if self.parts.tracing is not None:
+            await self.parts.tracing.close()
 
     def _is_busy(self) -> bool:
         return bool(self.proxy.live) or self.proxy.running > 0

@@ -17,7 +17,7 @@ class Record:
     __slots__ = (
         "at", "backend", "branch", "cache_read_tokens", "connected_s", "dropped", "end_reason", "ended_at", "error", "first_event_at",
         "has_outcome", "input_tokens", "label", "model", "output_tokens", "pool", "queued_s", "received_at", "request_id", "route",
-        "sent_at", "status", "stop_reason", "stream", "tenant",
+        "sent_at", "status", "stop_reason", "stream", "tenant", "trace_headers",
     )  # fmt: skip
 
     def __init__(self, request_id: str, route: str, received_at: float) -> None:
@@ -46,6 +46,8 @@ class Record:
         self.end_reason: str | None = None
         self.error: str | None = None
         self.dropped: tuple[str, ...] = ()
+        self.trace_headers = ""
+        """The request's own trace context for the backend, as header lines; empty when it has none."""
 
     def chosen(self, choice: Choice) -> None:
         self.backend = choice.backend.name
