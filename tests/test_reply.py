@@ -65,3 +65,14 @@ async def test_the_shutdown_ends_whole_replies_with_a_status(stage: Stage, backe
     stage.worker.proxy.end_all()
     status, body = await asking
     assert (status, body["error"]["type"]) == (529, "overloaded_error")
+
+
+async def test_the_shutdown_ends_streams_with_an_event_and_its_own_reason(stage: Stage, backend: ScriptedBackend) -> None:
+    backend.play(Reply((D({"content": "a"}), Hold())))
+    async with stage.client.post("/v1/messages", json=REQ(stream=True)) as answer:
+        await answer.content.readuntil(b"text_delta")
+        stage.worker.proxy.end_all()
+        told = await answer.read()
+    assert told.count(b"event: error") == 1
+    (record,) = stage.records
+    assert (record.status, record.end_reason) == (200, "drain")

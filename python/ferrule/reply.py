@@ -98,7 +98,7 @@ class Reply:
             self.record.end_reason = "client_gone"
             raise
         except Failure as failure:
-            self.record.end_reason = end_reason(failure)
+            self.record.end_reason = "drain" if exchange.end == "failed" else end_reason(failure)
             raise
         finally:
             metrics.streams.inc(by=-1)
@@ -120,7 +120,6 @@ class Reply:
             live.discard(exchange)
             record.sent_at, record.first_event_at = exchange.sent_at, exchange.first_event_at
         if exchange.end == "failed":
-            record.end_reason = "drain"
             raise Failure(529, "The gateway is shutting down.", headers={"retry-after": "2"})
 
     def _exchange(
@@ -186,7 +185,7 @@ class Reply:
 
 
 # the exchange's end → the reason in the metrics
-_REASONS = {"complete": "complete", "broken": "backend_error", "untouched": "backend_error", "timeout": "timeout", "failed": "drain"}
+_REASONS = {"complete": "complete", "broken": "backend_error", "untouched": "backend_error", "timeout": "timeout"}
 
 
 def end_reason(failure: Failure) -> str:
