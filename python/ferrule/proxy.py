@@ -21,7 +21,7 @@ from ferrule.net import body
 from ferrule.net.answer import Answer, Told
 from ferrule.net.call import Call
 from ferrule.parts import Parts
-from ferrule.reply import Admitted, Reply, end_reason
+from ferrule.reply import SHUTTING_DOWN, Admitted, Reply, end_reason
 from ferrule.telemetry.record import Record
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Proxy:
     def end_all(self) -> None:
         """Ends what still runs with an error event: the grace period is over."""
         for exchange in list(self.live):
-            exchange.fail("overloaded_error", "The gateway is shutting down.")
+            exchange.fail("overloaded_error", SHUTTING_DOWN)
 
     # ── Who asks, and for what ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -114,8 +114,10 @@ class Proxy:
         return served
 
     async def _read(self, call: Call) -> bytes:
+        if self.parts.turns_away:
+            raise Failure(529, SHUTTING_DOWN, headers={"retry-after": "2"})
         if self.parts.is_overloaded:
-            raise Failure(529, "The gateway is overloaded.", headers={"retry-after": "5"})
+            raise _overloaded()
         return await body.read(call.request, call.connection, self.parts.config.body_limit_mb << 20, call.received_at)
 
     # ── /v1/messages ──────────────────────────────────────────────────────────────────────────────────────────────────
