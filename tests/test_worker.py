@@ -172,6 +172,25 @@ async def test_draining_waits_for_what_runs(files: Files, running: tuple[Worker,
         await draining
 
 
+async def test_what_comes_late_in_a_drain_is_turned_away(
+    files: Files, running: tuple[Worker, aiohttp.ClientSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working, "QUIET_BEFORE_EXIT_S", 0.0)
+    worker, client = running
+    hold = Hold()
+    files.backend.play(Reply((D({"content": "a"}), hold, D({}, "stop"), DONE)))
+    async with client.post("/v1/messages", json=REQ(stream=True)) as answer:
+        await answer.content.readuntil(b"text_delta")
+        draining = asyncio.ensure_future(worker.drain())
+        await until(lambda: worker.parts.turns_away)
+        async with client.post("/v1/messages", json=REQ()) as late:
+            assert (late.status, late.headers["connection"]) == (529, "close")
+            assert (await late.json())["error"]["type"] == "overloaded_error"
+        hold.release()
+        assert b"message_stop" in await answer.read()
+        await draining
+
+
 async def test_draining_ends_with_the_grace(files: Files, running: tuple[Worker, aiohttp.ClientSession]) -> None:
     worker, client = running
     files.write(drain_grace_s=0.05)

@@ -28,4 +28,6 @@ class Parts(msgspec.Struct):
     ledger: Ledger
     tracing: Tracing | None = None
     is_draining: bool = False
+    turns_away: bool = False
+    """Draining, and whoever sends requests has had the time to learn of it."""
     is_overloaded: bool = False

@@ -26,6 +26,7 @@ from ferrule.telemetry.record import Record
 from ferrule.telemetry.tracing import passed_on
 
 CHAT_ROUTE = "/v1/chat/completions"
+SHUTTING_DOWN = "The gateway is shutting down."
 
 
 class Admitted(msgspec.Struct):
@@ -120,7 +121,7 @@ class Reply:
             live.discard(exchange)
             record.sent_at, record.first_event_at = exchange.sent_at, exchange.first_event_at
         if exchange.end == "failed":
-            raise Failure(529, "The gateway is shutting down.", headers={"retry-after": "2"})
+            raise Failure(529, SHUTTING_DOWN, headers={"retry-after": "2"})
 
     def _exchange(
         self, telling: str, options: ReplyOptions | None, budget_tokens: int | None, *, model_json: str = "", hide_usage: bool = False

@@ -114,11 +114,13 @@ class Worker:
         return address
 
     async def drain(self) -> None:
-        """Answers what comes, lets streams run to their end within the grace period, then ends them with an error event."""
+        """Answers what still comes for a moment, then turns it away; lets streams run to their end within the grace period, then ends
+        them with an error event."""
         self.parts.is_draining = True
         began = monotonic()
         log.info("draining: %d streams are running", len(self.proxy.live))
         while self._is_busy() or monotonic() - began < QUIET_BEFORE_EXIT_S:
+            self.parts.turns_away = monotonic() - began >= QUIET_BEFORE_EXIT_S
             if monotonic() - began > self.parts.config.drain_grace_s:
                 log.warning("the grace period is over; %d streams are cut", len(self.proxy.live))
                 self.proxy.end_all()
