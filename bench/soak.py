@@ -44,14 +44,16 @@ class Tally(msgspec.Struct):
 
 
 async def _client(http: aiohttp.ClientSession, url: str, until_s: float, dice: random.Random, tally: Tally) -> None:
-    """One stream after another; every fifth is left in the middle."""
+    """One stream after another, all of one session; every fifth is left in the middle."""
+    # Sessions are remembered until they rest. Were each stream a new one, the table of them would look like a leak.
+    headers = {"x-claude-code-session-id": str(dice.random())}
     while time.monotonic() < until_s:
         tokens = dice.randint(10, 80)
         leaves_at = dice.randint(1, tokens) if dice.random() < _ABORTED_SHARE else None
         said = {"role": "user", "content": f"{dice.random()} [[tokens:{tokens}]]"}
         body = {"model": "m", "max_tokens": 200, "stream": True, "messages": [said]}
         try:
-            async with http.post(url, data=msgspec.json.encode(body)) as answer:
+            async with http.post(url, data=msgspec.json.encode(body), headers=headers) as answer:
                 seen, ended = 0, False
                 async for line in answer.content:
                     seen += line.startswith(b"event: content_block_delta")
