@@ -31,3 +31,4 @@ class Parts(msgspec.Struct):
     turns_away: bool = False
     """Draining, and whoever sends requests has had the time to learn of it."""
     is_overloaded: bool = False
+    """By memory, as the sweep has found it."""

@@ -21,7 +21,7 @@ from ferrule.net import body
 from ferrule.net.answer import Answer, Told
 from ferrule.net.call import Call
 from ferrule.parts import Parts
-from ferrule.reply import SHUTTING_DOWN, Admitted, Reply, end_reason
+from ferrule.reply import SHUTTING_DOWN, Admitted, Reply, end_reason, overloaded
 from ferrule.telemetry.record import Record
 
 log = logging.getLogger(__name__)
@@ -116,8 +116,8 @@ class Proxy:
     async def _read(self, call: Call) -> bytes:
         if self.parts.turns_away:
             raise Failure(529, SHUTTING_DOWN, headers={"retry-after": "2"})
-        if self.parts.is_overloaded:
-            raise _overloaded()
+        if self.parts.is_overloaded or len(self.live) >= self.parts.config.edge.max_streams:
+            raise overloaded()
         return await body.read(call.request, call.connection, self.parts.config.body_limit_mb << 20, call.received_at)
 
     # ── /v1/messages ──────────────────────────────────────────────────────────────────────────────────────────────────

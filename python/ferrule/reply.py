@@ -110,6 +110,8 @@ class Reply:
 
     async def _deliver(self, exchange: Exchange, sending: Sending, translation: Translation | None) -> None:
         live, record = self.live, self.record
+        if len(live) >= self.parts.config.edge.max_streams:  # many may have read their bodies at the same time
+            raise overloaded()
         live.add(exchange)
         try:
             await dispatch(self.fleet, exchange, sending, record)
@@ -187,6 +189,10 @@ class Reply:
 
 # the exchange's end → the reason in the metrics
 _REASONS = {"complete": "complete", "broken": "backend_error", "untouched": "backend_error", "timeout": "timeout"}
+
+
+def overloaded() -> Failure:
+    return Failure(529, "The gateway is overloaded.", headers={"retry-after": "5"})
 
 
 def end_reason(failure: Failure) -> str:

@@ -219,8 +219,6 @@ class Worker:
 
     def _is_overloaded(self) -> bool:
         edge = self.parts.config.edge
-        if len(self.proxy.live) >= edge.max_streams:
-            return True
         return edge.max_memory_mb is not None and _resident_bytes() > edge.max_memory_mb << 20
 
     # What others see
