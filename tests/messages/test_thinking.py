@@ -137,3 +137,10 @@ def test_e07_an_effort_outside_the_tiers() -> None:
 def test_an_effort_does_not_undo_the_switch() -> None:
     sent = upstream(thinking={"type": "disabled"}, output_config={"effort": "high"})
     assert (sent["chat_template_kwargs"], sent.get("reasoning_effort")) == (OFF, None)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_budget_at_the_edge_is_watched_in_a_stream(stream: bool) -> None:
+    sent = upstream(policy(engine="sglang"), thinking=ENABLED, max_tokens=800, stream=stream)
+    assert (sent["stream"], sent["stream_options"]) == (True, {"include_usage": True})
+    assert ask(policy(engine="sglang"), thinking=ENABLED, max_tokens=800, stream=stream).stream is stream

@@ -71,7 +71,11 @@ def translate(request: Request, policy: Policy, client_model: str, prompt_tokens
     budget = checked_budget(request, policy)
     _check_server_side(request, policy, losses)
     told = tell(request, Reader(policy, losses, request.documents), client_model)
-    stream = bool(request.stream)
+    keeper = policy.budget_keeper
+    # a budget that max_tokens undercuts holds by itself
+    edge_budget = budget if budget is not None and keeper == "edge" and budget < max_tokens else None
+    # whoever holds a budget must see the reasoning as it comes
+    upstream_streams = bool(request.stream) or edge_budget is not None
     body = ChatBody(
         model=policy.upstream,
         messages=told.messages,
@@ -79,8 +83,8 @@ def translate(request: Request, policy: Policy, client_model: str, prompt_tokens
         tool_choice=told.offer.choice,
         parallel_tool_calls=told.offer.parallel,
         max_tokens=max(1, max_tokens),
-        stream=stream or None,
-        stream_options=StreamOptions(include_usage=True) if stream else None,
+        stream=upstream_streams or None,
+        stream_options=StreamOptions(include_usage=True) if upstream_streams else None,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
@@ -89,14 +93,13 @@ def translate(request: Request, policy: Policy, client_model: str, prompt_tokens
         chat_template_kwargs=told.plan.kwargs,
         response_format=_response_format(request, policy, losses),
     )
-    keeper = policy.budget_keeper
     if budget is not None and keeper == "engine" and policy.engine.budget_field:
         setattr(body, policy.engine.budget_field, budget)
     if told.prefilled and policy.engine.can_continue_final:
         body.continue_final_message, body.add_generation_prompt = True, False
     return Translation(
         body=encode(body),
-        stream=stream,
+        stream=bool(request.stream),
         dropped=losses.dropped,
         warnings=losses.warnings,
         tool_names=told.names.changed,
@@ -105,8 +108,7 @@ def translate(request: Request, policy: Policy, client_model: str, prompt_tokens
         reasoning=told.plan.reasoning,
         max_tokens=max(1, max_tokens),
         discard_output=request.max_tokens == 0,
-        # a budget that max_tokens undercuts holds by itself
-        edge_budget_tokens=budget if budget is not None and keeper == "edge" and budget < max_tokens else None,
+        edge_budget_tokens=edge_budget,
     )
 
 

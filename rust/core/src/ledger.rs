@@ -123,6 +123,8 @@ impl Ledger {
         let stop_reason = options.known(match (self.finish.unwrap_or(Finish::Natural), called) {
             (Finish::Length, _) if self.is_window_full(options) => StopReason::ModelContextWindowExceeded,
             (Finish::Length, _) => StopReason::MaxTokens,
+            // vLLM up to 0.32 says `tool_calls` for a call that the limit cut in a whole reply.
+            (Finish::Calls, _) if self.is_limit_reached(options) => StopReason::MaxTokens,
             (Finish::Filtered, _) => StopReason::Refusal,
             (Finish::Natural, Called::Nothing | Called::Cut) if matched.is_some() => StopReason::StopSequence,
             (Finish::Natural | Finish::Calls | Finish::Failed, Called::Whole | Called::Cut) => StopReason::ToolUse,
@@ -131,6 +133,10 @@ impl Ledger {
         });
         let is_told = stop_reason == StopReason::StopSequence && options.report_stop_sequence;
         Ending { stop_reason, stop_sequence: matched.filter(|_| is_told).map(str::to_owned) }
+    }
+
+    fn is_limit_reached(&self, options: &Options) -> bool {
+        self.total().zip(options.max_tokens).is_some_and(|(usage, limit)| usage.completion_tokens >= limit)
     }
 
     /// A length stop that came from the window and not from the client's own limit.
@@ -210,6 +216,17 @@ mod tests {
             ledger.use_up(usage(prompt, output));
             let options = Options { context_window: window, max_tokens: limit, ..Options::new("msg_1", "m") };
             assert_eq!(ledger.ending(Called::Nothing, &options).stop_reason, reason, "{window:?} {limit:?} {prompt} {output}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_used_up_the_limit_was_cut_by_it() {
+        for (output, reason) in [(59, StopReason::ToolUse), (60, StopReason::MaxTokens)] {
+            let mut ledger = Ledger::default();
+            ledger.finish("tool_calls", None);
+            ledger.use_up(usage(92, output));
+            let options = Options { max_tokens: Some(60), ..Options::new("msg_1", "m") };
+            assert_eq!(ledger.ending(Called::Whole, &options).stop_reason, reason, "{output} of 60");
         }
     }
 
