@@ -53,6 +53,7 @@ fmt: $(VENV)/.installed  ## format Rust and Python
 	$(VENV)/bin/ruff format python tests bench k8s
 
 bench: build  ## measure against a direct connection, nginx and installed peers (under 10 minutes)
+	bench/peers.sh
 	$(PY) bench/run.py
 
 deny: $(TOOLS)/cargo-deny  ## licences, bans and sources of the Rust crates (builds cargo-deny the first time)
