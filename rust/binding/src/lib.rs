@@ -9,6 +9,8 @@ mod histogram;
 mod options;
 mod pump;
 mod relay;
+mod state;
+mod todo;
 mod tokenizer;
 mod translator;
 

@@ -14,8 +14,8 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use crate::exchange::Arrival;
 use crate::relay::Relay;
+use crate::state::Arrival;
 
 /// What one read takes at most; a backend that sends without a pause gets its next turn after all others had theirs.
 const READ_BYTES: usize = 64 << 10;

@@ -12,8 +12,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::clock::now_s;
-use crate::exchange::{Arrival, Exchange, Source};
+use crate::exchange::Exchange;
 use crate::pump::Pump;
+use crate::state::Arrival;
+use crate::todo::Source;
 
 #[pyclass(frozen, weakref, module = "ferrule._core")]
 pub struct Relay {

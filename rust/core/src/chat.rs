@@ -190,6 +190,7 @@ fn broken(message: impl Into<String>) -> Fault {
 /// Writes one event, the value of its first `"model"` replaced. Quotes inside strings are escaped, so what is found is a key.
 fn write_event(model_json: &str, data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: ");
+    let from = out.len();
     match model_value(data) {
         Some((from, to)) if !model_json.is_empty() => {
             out.extend_from_slice(&data[..from]);
@@ -197,6 +198,12 @@ fn write_event(model_json: &str, data: &[u8], out: &mut Vec<u8>) {
             out.extend_from_slice(&data[to..]);
         }
         _ => out.extend_from_slice(data),
+    }
+    // An event of several data lines is one here: between the tokens of its JSON a line feed is as good as a blank.
+    for byte in &mut out[from..] {
+        if *byte == b'\n' {
+            *byte = b' ';
+        }
     }
     out.extend_from_slice(b"\n\n");
 }
@@ -249,6 +256,14 @@ mod tests {
         let (out, passage) = told(&[ROLE, TEXT, STOP, USAGE, DONE].concat(), false);
         assert_eq!(out, [ROLE, TEXT, STOP, USAGE, DONE].concat().replace("theirs", "mine"));
         assert_eq!((passage.outcome().usage.input_tokens, passage.outcome().usage.output_tokens), (7, 2));
+    }
+
+    #[test]
+    fn an_event_of_several_lines_becomes_one() {
+        let lines = "data: {\"model\":\"theirs\",\ndata: \"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\n";
+        let (out, _) = told(&[lines, STOP, DONE].concat(), false);
+        let line = "data: {\"model\":\"mine\", \"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\n";
+        assert_eq!(out, [line, &STOP.replace("theirs", "mine"), DONE].concat());
     }
 
     #[test]
