@@ -18,6 +18,11 @@ from ferrule.config import Flags
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello world"}]}
 
 
+@pytest.fixture(autouse=True)
+def log_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "set_up", lambda level: None)
+
+
 @pytest.mark.parametrize("arguments", [[], ["no-such"], ["serve", "--no-such"], ["count"], ["keys"], ["serve", "--dialect", "x"]])
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -66,7 +71,6 @@ def test_more_than_one_worker_is_supervised(monkeypatch: pytest.MonkeyPatch, wor
     monkeypatch.setattr(supervisor, "serve_alone", lambda settings, configuration: "alone")
     monkeypatch.setattr(supervisor, "Supervisor", lambda *arguments: SimpleNamespace(run=lambda: "supervised"))
     monkeypatch.setattr("uvloop.run", lambda what: what)
-    monkeypatch.setattr(cli, "set_up", lambda level: None)
     assert main(["serve", "--backend", "http://127.0.0.1:9", "--workers", workers]) == runs  # type: ignore[comparison-overlap]
 
 
