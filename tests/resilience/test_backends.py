@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
 from tests.doubles.backend import ScriptedBackend
 from tests.doubles.frames import Canned
 from tests.doubles.proxy import Ferrule, config_for
@@ -40,12 +41,15 @@ async def test_one_of_three_killed_under_200_live_streams(new_sim: Callable[...,
         await asyncio.to_thread(sims[0].start)
         begin = time.monotonic()
         await until(lambda: proxy.metric("backend_healthy") == 3, 15, "the killed one to be used again")
-        assert time.monotonic() - begin <= 2 * PROBE_S
+        took_s = time.monotonic() - begin
+        print(f"used again {took_s:.2f} s after its return, at a probe every {PROBE_S:.0f} s")
+        assert took_s <= 2 * PROBE_S
         later = await asyncio.gather(*(clients.stream(f"later-{n}", 2) for n in range(60)))
         assert bad(later) == []
         assert {turn.backend for turn in later} == homes
 
 
+@pytest.mark.slow
 async def test_all_backends_down_then_back(new_sim: Callable[..., Sim], new_proxy: Callable[..., Ferrule]) -> None:
     sims = [new_sim() for _ in range(2)]
     pool = {"health": {"interval_s": 1, "timeout_s": 0.5}, "queue": {"size": 16, "timeout_s": 1}}
@@ -65,6 +69,7 @@ async def test_all_backends_down_then_back(new_sim: Callable[..., Sim], new_prox
         assert bad(await asyncio.gather(*(clients.stream(f"s{n}", 2) for n in range(40)))) == []
 
 
+@pytest.mark.slow
 async def test_rolling_restart_of_draining_backends(new_sim: Callable[..., Sim], new_proxy: Callable[..., Ferrule]) -> None:
     sims = [new_sim(tokens_per_second=40, drain_s=10) for _ in range(3)]
     proxy = new_proxy(config_for(*(sim.url for sim in sims), pool={"health": {"interval_s": 1, "timeout_s": 1}, **WIDE}))
@@ -97,6 +102,7 @@ async def test_rolling_restart_of_draining_backends(new_sim: Callable[..., Sim],
 GAPS_S = [4.90, 4.95, 4.98, 4.99, 5.0, 5.0, 5.01, 5.02, 5.05, 5.1]
 
 
+@pytest.mark.slow
 async def test_a_backend_that_closes_idle_connections(
     new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]
 ) -> None:

@@ -122,6 +122,7 @@ async def all_four(proxies: list[Ferrule], backend: ScriptedBackend) -> None:
     assert all(1 <= int(turn.headers["retry-after"]) <= 60 for turn in turns if turn.status == 429)
 
 
+@pytest.mark.slow
 async def test_a_killed_workers_slots_come_back(new_backend: Callable[..., ScriptedBackend], tmp_path: Path) -> None:
     backend = new_backend()
     keys = write_keys(tmp_path, key_entry("four", concurrency=AT_ONCE))
@@ -136,6 +137,7 @@ async def test_a_killed_workers_slots_come_back(new_backend: Callable[..., Scrip
         await all_four([proxy], backend)
 
 
+@pytest.mark.slow
 async def test_tokens_per_minute_with_streams(
     new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule], tmp_path: Path
 ) -> None:
@@ -189,6 +191,7 @@ async def load(clients: Crowd, seconds: float) -> list[Turn]:
     return [turn for turns in await asyncio.gather(*(one() for _ in range(20))) for turn in turns]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["slow", "stopped"])
 async def test_a_store_that_is_away_delays_nobody(away: tuple[Ferrule, SlowLine, str], redis: Redis, trouble: str) -> None:
     proxy, line, choice = away
@@ -202,6 +205,7 @@ async def test_a_store_that_is_away_delays_nobody(away: tuple[Ferrule, SlowLine,
             redis.stop()
         disturbed = await load(clients, 3.0)
         added = percentile([turn.took_s for turn in disturbed]) - percentile([turn.took_s for turn in usual])
+        print(f"store {trouble}, {choice}: p99 {added * 1000:+.0f} ms")
         assert added <= 0.25, (trouble, choice, added)
         assert {turn.status for turn in disturbed[40:]} == {200 if choice == "allow" else 529}
         assert proxy.metric("limited_total", gate="store") > 0

@@ -75,6 +75,7 @@ async def test_a_firehose_beside_50_streams(steady_sim: Sim, hose: Client, tmp_p
             await asyncio.to_thread(drained, proxy.listen, request)
 
         measured = await best_of(3, lambda: lateness_ms(proxy, drink), 20)
+        print(f"firehose: others' p99 {min(measured):.1f} ms late")
         assert min(measured) < 20, measured
 
 
@@ -89,6 +90,7 @@ def drained(address: str, request: bytes) -> None:
             pass
 
 
+@pytest.mark.slow
 async def test_counting_400_kb_beside_50_streams(steady_sim: Sim, tmp_path: Path) -> None:
     config = config_for(steady_sim.url, pool=WIDE, dialect="token-factory")
     words = "".join(f"word {n} and another {n * 7919 % 1000003} " for n in range(14_000))[:400_000]
@@ -103,12 +105,13 @@ async def test_counting_400_kb_beside_50_streams(steady_sim: Sim, tmp_path: Path
                     assert turn.status == 200
                     counted += 1
 
-        alone = await lateness_ms(proxy)
+        alone = min([await lateness_ms(proxy) for _ in range(2)])
 
         async def added() -> float:
             return await lateness_ms(proxy, count) - alone
 
         measured = await best_of(3, added, 10)
+        print(f"{counted} counts of 400 kB: p99 {alone:.1f} ms late alone, {min(measured):+.1f} ms beside them")
         assert min(measured) < 10, measured
         assert counted > 10
 
@@ -157,6 +160,7 @@ def descriptors_of(proxy: Ferrule) -> int:
     return len(os.listdir(f"/proc/{proxy.process.pid}/fd"))
 
 
+@pytest.mark.slow
 async def test_10000_streams_opened_and_aborted(watched: tuple[Ferrule, ScriptedBackend]) -> None:
     proxy, backend = watched
     backend.play(stream(D({"content": "x"}), Hold()))
@@ -170,8 +174,11 @@ async def test_10000_streams_opened_and_aborted(watched: tuple[Ferrule, Scripted
     assert ABORTED / 2 <= proxy.metric("stream_end_total", reason="client_gone") - gone <= ABORTED
     assert proxy.metric("stream_end_total") == proxy.metric("stream_end_total", reason="client_gone")
     wait_until(lambda: tasks_of(proxy) <= tasks, 5, "the tasks to be as few as before")
-    assert descriptors_of(proxy) <= descriptors + 2
-    assert proxy.memory_kb() - memory < 12_000
+    more = descriptors_of(proxy) - descriptors
+    grown = proxy.memory_kb() - memory
+    print(f"after {ABORTED} aborts: {tasks_of(proxy) - tasks:+d} tasks, {more:+d} descriptors, {grown:+d} kB")
+    assert more <= 2
+    assert grown < 12_000
     assert proxy.metric("backend_healthy") == 1
 
 

@@ -108,6 +108,7 @@ def pids(proxy: Ferrule) -> set[int]:
     return {worker["pid"] for worker in json.loads(proxy.admin_get("/status").text)["workers"]}
 
 
+@pytest.mark.slow
 async def test_a_worker_that_dies_again_and_again(steady_sim: Sim, tmp_path: Path) -> None:
     with Ferrule(config_for(steady_sim.url, workers=2), tmp_path) as proxy:
         before = 0.0
