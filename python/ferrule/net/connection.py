@@ -6,6 +6,7 @@ aiohttp cuts a half-sent header only after its keep-alive time and a stalled bod
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Protocol
 
@@ -114,7 +115,7 @@ class Connection(RequestHandler):
                 handler, message = self._make_error_handler(message), ERROR
             request = BaseRequest(message, payload, self, None, self._task_handler, self._loop)  # type: ignore[arg-type]
             try:
-                answer, is_lost = await self._handle_request(request, None, handler)
+                answer = await self._answer(request, handler)
                 if self._paused:
                     await self._until_read()
             except ConnectionError:
@@ -124,12 +125,21 @@ class Connection(RequestHandler):
                 raise
             finally:
                 request._task = None  # type: ignore[assignment]
-            if is_lost or not await self._has_read(payload) or not answer.keep_alive or self._close:
+            if not await self._has_read(payload) or not answer.keep_alive or self._close or self._upgraded:
                 break
         if not self._force_close:
             self._task_handler = None
             if self.transport is not None:
                 self.transport.close()
+
+    async def _answer(self, request: BaseRequest, handler: Callable[[BaseRequest], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        self._current_request = request
+        try:
+            answer = await handler(request)
+            await answer.prepare(request)
+        finally:
+            self._current_request = None
+        return answer
 
     async def _until_read(self) -> None:
         """A client that does not read its answers gets no further one. Until then the write deadline alone holds."""

@@ -12,10 +12,10 @@ use ferrule_core::outcome::{ErrorKind, Fault};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::client::Client;
 use crate::clock::now_s;
 use crate::histogram::Histogram;
 use crate::options::{Outcome, ReplyOptions};
+use crate::outlet::Outlet;
 use crate::state::{Arrival, CHUNK_HEAD_BYTES, Recipe, State, Times};
 use crate::todo::{Source, Todo};
 
@@ -123,7 +123,7 @@ impl Exchange {
             is_fresh: true,
             goes_on: false,
             http: Http::default(),
-            client: transport.map(|transport| Client::new(transport, descriptor)),
+            client: transport.map(|transport| Outlet::new(transport, descriptor)),
             is_chunked,
             head: Vec::new(),
             is_committed: false,

@@ -2,11 +2,11 @@
 
 #![warn(unsafe_code)]
 
-mod client;
 mod clock;
 mod exchange;
 mod histogram;
 mod options;
+mod outlet;
 mod pump;
 mod relay;
 mod state;

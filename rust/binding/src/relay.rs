@@ -9,13 +9,18 @@ use ferrule_core::exchange::{Rest, drain};
 use ferrule_core::http1::Body;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::clock::now_s;
 use crate::exchange::Exchange;
+use crate::outlet::Outlet;
 use crate::pump::Pump;
 use crate::state::Arrival;
 use crate::todo::Source;
+
+/// Past this, putting head and body together costs more than a second system call.
+const ONE_PACKET_BYTES: usize = 16 << 10;
 
 #[pyclass(frozen, weakref, module = "ferrule._core")]
 pub struct Relay {
@@ -28,6 +33,7 @@ struct State {
     transport: Option<Py<PyAny>>,
     /// The socket, while the pump reads it.
     descriptor: Option<i32>,
+    outlet: Option<Outlet>,
     exchange: Option<Py<Exchange>>,
     /// The reply is over, the end of its framing is still to come.
     tail: Option<Body>,
@@ -71,7 +77,10 @@ impl Relay {
     }
 
     fn forget_socket(&self) {
-        let descriptor = self.lock().descriptor.take();
+        let mut state = self.lock();
+        state.outlet = None;
+        let descriptor = state.descriptor.take();
+        drop(state);
         if let (Some(pump), Some(descriptor)) = (&self.pump, descriptor) {
             pump.get().forget(descriptor);
         }
@@ -91,7 +100,24 @@ impl Relay {
         transport.call_method0(py, intern!(py, "pause_reading"))?;
         pump.get().watch(descriptor, slf.clone().unbind())?;
         state.descriptor = Some(descriptor);
+        state.outlet = Some(Outlet::new(transport, Some(descriptor)));
         Ok(())
+    }
+
+    /// A small request goes in one packet.
+    fn send(&self, py: Python<'_>, transport: &Py<PyAny>, pieces: &[PyBackedBytes]) -> PyResult<()> {
+        if pieces.iter().map(|piece| piece.len()).sum::<usize>() <= ONE_PACKET_BYTES {
+            return self.send_piece(py, transport, &pieces.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat());
+        }
+        pieces.iter().try_for_each(|piece| self.send_piece(py, transport, piece))
+    }
+
+    fn send_piece(&self, py: Python<'_>, transport: &Py<PyAny>, piece: &[u8]) -> PyResult<()> {
+        let rest = match &mut self.lock().outlet {
+            Some(outlet) => outlet.send(py, piece)?,
+            None => Some(PyBytes::new(py, piece).unbind()),
+        };
+        rest.map_or(Ok(()), |rest| transport.call_method1(py, intern!(py, "write"), (rest,)).map(drop))
     }
 
     /// Bytes while no exchange is under way: the end of the last reply's framing, or something nobody asked for.
@@ -112,7 +138,7 @@ impl Relay {
     }
 
     /// Sends a request, in pieces, and tells its reply to `exchange`; `waiter` (a future) gets its result when that is over.
-    fn start(slf: &Bound<'_, Self>, py: Python<'_>, exchange: Py<Exchange>, waiter: Py<PyAny>, pieces: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn start(slf: &Bound<'_, Self>, py: Python<'_>, exchange: Py<Exchange>, waiter: Py<PyAny>, pieces: Vec<PyBackedBytes>) -> PyResult<()> {
         let relay = slf.get();
         relay.take_over_reading(slf)?;
         let mut state = relay.lock();
@@ -126,8 +152,7 @@ impl Relay {
         let source = Source::new(transport.clone_ref(py), relay.pump.as_ref().map(|pump| pump.clone_ref(py)), state.descriptor);
         drop(state);
         exchange.get().begin(py, source, waiter)?;
-        transport.call_method1(py, intern!(py, "writelines"), (pieces,))?;
-        Ok(())
+        relay.send(py, &transport, &pieces)
     }
 
     /// At once: the rest of a request that the backend has answered without reading it would hold the connection for ever.

@@ -13,9 +13,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::client::Client;
 use crate::clock::now_s;
 use crate::options::ReplyOptions;
+use crate::outlet::Outlet;
 use crate::todo::{Source, Todo};
 
 /// Room for a chunk's size in front of the payload: 8 hex digits and CRLF.
@@ -53,7 +53,7 @@ pub struct State {
     /// Every further answer goes on with the telling instead of beginning anew.
     pub goes_on: bool,
     pub http: Http,
-    pub client: Option<Client>,
+    pub client: Option<Outlet>,
     pub is_chunked: bool,
     pub head: Vec<u8>,
     pub is_committed: bool,

@@ -1,4 +1,4 @@
-//! The client's side of a stream: bytes go straight to its socket as long as it takes them, and to its transport when it does not.
+//! The way out to a peer: bytes go straight to its socket as long as it takes them, and to its transport when it does not.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -7,7 +7,7 @@ use rustix::net::{SendFlags, send};
 
 use crate::pump::borrowed;
 
-pub struct Client {
+pub struct Outlet {
     transport: Py<PyAny>,
     /// Open until the connection's `connection_lost`, where the exchange drops its client.
     descriptor: Option<i32>,
@@ -15,7 +15,7 @@ pub struct Client {
     is_transport_empty: bool,
 }
 
-impl Client {
+impl Outlet {
     pub fn new(transport: Py<PyAny>, descriptor: Option<i32>) -> Self {
         Self { transport, descriptor, is_transport_empty: false }
     }
