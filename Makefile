@@ -8,7 +8,7 @@ TOOLS := .cache/bin
 KUSTOMIZE := $(TOOLS)/kustomize
 PYTEST := $(PY) -m pytest
 
-.PHONY: help build demo test test-rust test-python lint fmt deny bench soak fuzz services test-clients test-engines test-kube test-image lock clean
+.PHONY: help build demo test test-rust test-python lint fmt deny bench soak siege fuzz services test-clients test-engines test-kube test-image lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ $(TOOLS)/cargo-deny:
 
 soak: build  ## ten minutes at 300 streams, a fifth of them aborted; prints the slopes
 	$(PY) bench/soak.py
+
+siege: build services  ## attackers, floods and failing machines at full length, with the measured numbers
+	$(PYTEST) tests/resilience -m slow -rP
 
 fuzz:  ## run each fuzz target for SECONDS (60): make fuzz SECONDS=60
 	rust/fuzz/run.sh $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)

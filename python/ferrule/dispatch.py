@@ -145,9 +145,10 @@ def _judge(exchange: Exchange) -> _Judgement:
         return _ANSWERED if end == "complete" or exchange.has_started else _NO_WORD
     if end == "collected":
         return _ANSWERED if exchange.status == 200 else _refused(exchange)
-    if end == "timeout":
-        verdict = Verdict.NEUTRAL if exchange.has_started else Verdict.BROKEN
-        return _Judgement(verdict, None if exchange.has_started else Failure(504, "The backend did not answer in time."), code="timeout")
+    if end in ("timeout", "overtime"):
+        is_silence = end == "timeout" and not exchange.has_started  # a long answer says nothing of the backend's health
+        failure = None if exchange.has_started else Failure(504, "The backend did not answer in time.")
+        return _Judgement(Verdict.BROKEN if is_silence else Verdict.NEUTRAL, failure, code="timeout")
     if end == "untouched":  # also where a reply was to go on after its thinking budget: the client waits for the rest
         return _Judgement(
             Verdict.BROKEN, Failure(502, "The backend closed the connection without an answer."), may_retry=True, code="reset"

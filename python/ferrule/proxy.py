@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from time import monotonic
 
@@ -15,7 +16,7 @@ from ferrule.catalog import Served, list_body, model_body
 from ferrule.dialects import DIALECTS, Knobs
 from ferrule.errors import Failure, envelope
 from ferrule.gate.keys import Tenant
-from ferrule.messages import Request, decode, documents, needs_prompt_count, text_of, translate
+from ferrule.messages import Request, decode, documents, needs_prompt_count, translate
 from ferrule.messages.session import session_key
 from ferrule.net import body
 from ferrule.net.answer import Answer, Told
@@ -27,6 +28,7 @@ from ferrule.telemetry.record import Record
 log = logging.getLogger(__name__)
 
 BYTES_PER_TOKEN = 4
+_BASE64 = re.compile(rb"[A-Za-z0-9+/=_-]{512,}")
 """For the estimate at a limit's entry; real usage settles it."""
 
 
@@ -131,7 +133,8 @@ class Proxy:
         record.dropped, record.stream = translation.dropped, translation.stream
         for warning in translation.warnings:
             log.warning("request %s: %s", call.request_id, warning)
-        lease = await self.parts.limiter.admit(tenant, _estimated_tokens(raw, request) if tenant.has_limits else 0)
+        estimate = _estimated_tokens(raw) if tenant.has_limits else 0
+        lease = await self.parts.limiter.admit(tenant, estimate)
         try:
             key = session_key(call.headers, request, tenant.name)
             reply = Reply(self.parts, self.live, Admitted(call, served, lease, record))
@@ -139,7 +142,7 @@ class Proxy:
                 return await reply.events(translation, key)
             return await reply.whole(translation, key)
         finally:
-            await lease.settle(record.tokens)
+            await lease.settle(record.tokens(estimate))
 
     async def _with_documents(self, request: Request, served: Served) -> Request:
         if not (pending := documents.pending(request, served.policy)):
@@ -180,7 +183,8 @@ class Proxy:
         served = self._served(request.model, tenant, record)
         sent = chat.rebuild(request, served.policy)
         record.stream, record.dropped = sent.stream, sent.dropped
-        lease = await self.parts.limiter.admit(tenant, len(raw) // BYTES_PER_TOKEN)
+        estimate = _estimated_tokens(raw) if tenant.has_limits else 0
+        lease = await self.parts.limiter.admit(tenant, estimate)
         try:
             key = chat.session_key(call.headers, request, tenant.name)
             reply = Reply(self.parts, self.live, Admitted(call, served, lease, record))
@@ -188,7 +192,7 @@ class Proxy:
                 return await reply.chunks(sent, request.model, key)
             return await reply.completion(sent, request.model, key)
         finally:
-            await lease.settle(record.tokens)
+            await lease.settle(record.tokens(estimate))
 
     # ── /v1/models ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -239,11 +243,10 @@ _SURFACES: dict[str, _Surface] = {
 }
 
 
-def _estimated_tokens(raw: bytes, request: Request) -> int:
+def _estimated_tokens(raw: bytes) -> int:
     """For a limit's entry; real usage settles it. Text in base64 is an image or a document, and is not counted as text."""
-    if b'"base64"' not in raw:
-        return len(raw) // BYTES_PER_TOKEN
-    return sum(map(len, text_of(request))) // BYTES_PER_TOKEN
+    text = _BASE64.sub(b"", raw) if b"base64" in raw else raw
+    return len(text) // BYTES_PER_TOKEN
 
 
 def _as_dialect(failure: Failure, knobs: Knobs, *, is_from_backend: bool) -> Failure:

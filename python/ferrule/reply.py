@@ -83,7 +83,7 @@ class Reply:
         await self._deliver(exchange, self._sending(sent.body, key, sent.dropped), None)
         reply = chat.named(exchange.take_body(), model)
         self.record.input_tokens, self.record.cache_read_tokens, self.record.output_tokens = reply.usage
-        self.record.has_outcome = True
+        self.record.has_outcome = self.record.has_usage = True
         return self._answer(reply.body)
 
     # What they share
@@ -188,7 +188,7 @@ class Reply:
 
 
 # the exchange's end → the reason in the metrics
-_REASONS = {"complete": "complete", "broken": "backend_error", "untouched": "backend_error", "timeout": "timeout"}
+_REASONS = {"complete": "complete", "broken": "backend_error", "untouched": "backend_error", "timeout": "timeout", "overtime": "timeout"}
 
 
 def overloaded() -> Failure:

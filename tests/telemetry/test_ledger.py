@@ -87,7 +87,9 @@ async def test_counts(book: Book, members: dict[str, object], look: Callable[[Me
 
 
 def test_tokens_are_counted_as_limits_count_them() -> None:
-    assert record(input_tokens=7, output_tokens=3, cache_read_tokens=2).tokens == 12
+    assert record(input_tokens=7, output_tokens=3, cache_read_tokens=2, has_usage=True).tokens(100) == 12
+    assert record(output_tokens=3).tokens(100) == 103
+    assert record().tokens(100) == 0
 
 
 async def test_names_that_clients_made_up_make_no_series_without_end(book: Book) -> None:

@@ -6,6 +6,7 @@ aiohttp cuts a half-sent header only after its keep-alive time and a stalled bod
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Protocol
@@ -20,6 +21,8 @@ from ferrule.errors import Failure, envelope
 from ferrule.net.answer import Answer
 
 LINGER_S = 1.0
+UNSENT_BYTES = 128 << 10
+"""What the kernel may hold for a client beyond what is on its way: with megabytes there, a slow reader would look like none."""
 BODY_PROGRESS_BYTES = 8 << 10
 """A body gets on when so much more of it, or its end, has come: a byte now and then is a stall."""
 
@@ -62,7 +65,9 @@ class Connection(RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.descriptor = transport.get_extra_info("socket").fileno()
+        client = transport.get_extra_info("socket")
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        self.descriptor = client.fileno()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self.writer is not None:

@@ -16,7 +16,7 @@ class Record:
 
     __slots__ = (
         "at", "backend", "branch", "cache_read_tokens", "connected_s", "dropped", "end_reason", "ended_at", "error", "first_event_at",
-        "has_outcome", "input_tokens", "label", "model", "output_tokens", "pool", "queued_s", "received_at", "request_id", "route",
+        "has_outcome", "has_usage", "input_tokens", "label", "model", "output_tokens", "pool", "queued_s", "received_at", "request_id", "route",
         "sent_at", "status", "stop_reason", "stream", "tenant", "trace_headers",
     )  # fmt: skip
 
@@ -42,6 +42,7 @@ class Record:
         self.output_tokens = 0
         self.cache_read_tokens = 0
         self.has_outcome = False
+        self.has_usage = False
         self.stop_reason: str | None = None
         self.end_reason: str | None = None
         self.error: str | None = None
@@ -59,8 +60,10 @@ class Record:
         self.cache_read_tokens = outcome.cache_read_tokens
         self.stop_reason = outcome.stop_reason
         self.has_outcome = True
+        self.has_usage = outcome.has_usage
 
-    @property
-    def tokens(self) -> int:
-        """Input plus output, as a key's limit counts them."""
-        return self.input_tokens + self.cache_read_tokens + self.output_tokens
+    def tokens(self, estimated_input: int) -> int:
+        """Input plus output, as a key's limit counts them. What was cut short had no usage: its input is the estimate, its output what came."""
+        if self.has_usage or not self.output_tokens:
+            return self.input_tokens + self.cache_read_tokens + self.output_tokens
+        return estimated_input + self.output_tokens

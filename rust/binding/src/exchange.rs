@@ -153,12 +153,12 @@ impl Exchange {
 
     fn sweep(&self, py: Python<'_>, now: f64) -> PyResult<()> {
         let mut state = self.lock();
-        if state.is_closed || state.end.is_some_and(|end| end == "timeout") {
+        if state.is_closed || matches!(state.end, Some("timeout" | "overtime")) {
             return Ok(());
         }
         let overdue = if state.end.is_none() { state.overdue(now, self.is_client_paused.load(Ordering::Relaxed)) } else { None };
         let todo = match overdue {
-            Some(message) => state.end_with(py, Fault { kind: ErrorKind::Timeout, message: message.to_owned() }, "timeout")?,
+            Some((end, message)) => state.end_with(py, Fault { kind: ErrorKind::Timeout, message: message.to_owned() }, end)?,
             None => state.ping(py, now)?,
         };
         drop(state);

@@ -198,19 +198,19 @@ impl State {
         Ok(Todo { rest, waiter: self.waiter.take(), abort: self.source.take(), first_event: None })
     }
 
-    /// What the time is up for, if for anything.
-    pub fn overdue(&self, now: f64, is_client_paused: bool) -> Option<&'static str> {
+    /// What the time is up for, if for anything: the end and the text of its error.
+    pub fn overdue(&self, now: f64, is_client_paused: bool) -> Option<(&'static str, &'static str)> {
         let times = &self.times;
         if now - times.began_at > times.total_s {
-            return Some("The answer took too long.");
+            return Some(("overtime", "The answer took too long."));
         }
         if matches!(self.telling, Telling::Whole) || self.source.is_none() || is_client_paused {
             return None;
         }
         if times.first_event_at == 0.0 {
-            return (now - times.sent_at > times.first_event_s).then_some("The backend did not answer in time.");
+            return (now - times.sent_at > times.first_event_s).then_some(("timeout", "The backend did not answer in time."));
         }
-        (now - times.progress_at > times.idle_s).then_some("The backend stopped answering.")
+        (now - times.progress_at > times.idle_s).then_some(("timeout", "The backend stopped answering."))
     }
 
     pub fn ping(&mut self, py: Python<'_>, now: f64) -> PyResult<Todo> {
