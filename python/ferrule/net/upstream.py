@@ -56,12 +56,15 @@ class Upstream:
         return f"{self._origin}{self.base_path}{path}"
 
     def take_idle(self) -> Relay | None:
-        """A connection that was kept and is still fresh."""
-        while self._idle:
+        """A connection that was kept and is still fresh. One that has yet to read the end of its last reply's framing is left for later."""
+        for _ in range(len(self._idle)):
             relay = self._idle.pop()
-            if relay.is_reusable and monotonic() - relay.idle_since < KEEP_IDLE_S:
+            if not relay.is_open or monotonic() - relay.idle_since >= KEEP_IDLE_S:
+                relay.close()
+            elif relay.is_reusable:
                 return relay
-            relay.close()
+            else:
+                self._idle.appendleft(relay)
         return None
 
     async def connect(self) -> Relay:
@@ -92,7 +95,7 @@ class Upstream:
 
     def sweep(self, now: float) -> None:
         """Closes what was idle for too long; called once a second."""
-        while self._idle and (now - self._idle[0].idle_since > KEEP_IDLE_S or not self._idle[0].is_reusable):
+        while self._idle and (now - self._idle[0].idle_since > KEEP_IDLE_S or not self._idle[0].is_open):
             self._idle.popleft().close()
 
     def close(self) -> None:
