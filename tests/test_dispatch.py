@@ -140,6 +140,7 @@ async def test_nobody_listens_any_more(new_backend: Callable[..., ScriptedBacken
 async def test_a_kept_connection_that_was_closed_is_no_failure(backend: ScriptedBackend) -> None:
     async with running_fleet(config_of(backend.url, pool={"retries": 0})) as fleet:
         await sent(fleet)
+        await until_kept(fleet)
         backend.play(stream(Close(), sends_head=False), Canned("Hello."))
         body, _ = await sent(fleet)
         assert b"Hello." in body
