@@ -14,28 +14,19 @@ class Losses:
     """Collected while one request is rebuilt. Names come from clients, so only plain ones reach a header or a log."""
 
     def __init__(self) -> None:
-        self._dropped: dict[str, None] = {}
-        self._warnings: dict[str, None] = {}
+        self.dropped: tuple[str, ...] = ()
+        self.warnings: tuple[str, ...] = ()
 
     def drop(self, name: str) -> None:
         """Something the client may have relied on was left out."""
-        _note(self._dropped, _plain(name))
+        self.dropped = _with(self.dropped, _plain(name))
 
     def warn(self, name: str, why: str) -> None:
-        _note(self._warnings, f"{_plain(name)}: {why}")
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        return tuple(self._dropped)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return tuple(self._warnings)
+        self.warnings = _with(self.warnings, f"{_plain(name)}: {why}")
 
 
-def _note(losses: dict[str, None], loss: str) -> None:
-    if len(losses) < NAMES_MAX:
-        losses[loss] = None
+def _with(losses: tuple[str, ...], loss: str) -> tuple[str, ...]:
+    return losses if len(losses) >= NAMES_MAX or loss in losses else (*losses, loss)
 
 
 def _plain(name: str) -> str:

@@ -20,9 +20,14 @@ class Sampling(msgspec.Struct, frozen=True):
     stop: list[str] | None
 
 
+_UNASKED = Sampling(None, None, None, None)
+
+
 def checked_sampling(request: Request, knobs: Knobs, losses: Losses) -> Sampling:
     """Raises InvalidRequest for what is out of range; what the dialect does not take is left out."""
     temperature = request.temperature
+    if temperature is None and request.top_p is None and request.top_k is None and not request.stop_sequences:
+        return _UNASKED
     if temperature is not None and not 0 <= temperature <= 1:
         raise InvalidRequest("temperature", "must be from 0 to 1")
     top_k = _top_k(request, knobs, losses)

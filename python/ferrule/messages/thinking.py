@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -29,17 +30,20 @@ class Plan(msgspec.Struct, frozen=True):
         return TemplateKwargs(enable_thinking=self.mode == "on", thinking=self.mode == "on")
 
 
+_kept = lru_cache(maxsize=32)(Plan)
+"""Nearly every request has one of a handful of plans."""
+
+
 def plan(request: Request, policy: Policy, client_model: str) -> Plan:
     """Raises InvalidRequest for an effort outside the model's tiers; budgets are checked apart, by `checked_budget`."""
     effort = _checked_effort(request, policy, client_model)
     mode = _mode(request, policy, effort)
-    return Plan(
-        mode=mode,
-        # an effort may switch thinking on by itself in some engines, which would undo the switch
-        effort=None if mode == "off" else effort,
-        display_omitted=bool(request.thinking and request.thinking.display == "omitted") and policy.knobs.reasoning == "thinking",
-        reasoning="drop" if mode == "off" else policy.knobs.reasoning,
-    )
+    # an effort may switch thinking on by itself in some engines, which would undo the switch
+    told_effort = None if mode == "off" else effort
+    reasoning = policy.knobs.reasoning
+    is_omitted = request.thinking is not None and request.thinking.display == "omitted" and reasoning == "thinking"
+    make = _kept if told_effort is None else Plan  # an effort is the client's own text: nothing to be kept
+    return make(mode, told_effort, is_omitted, "drop" if mode == "off" else reasoning)
 
 
 def checked_budget(request: Request, policy: Policy) -> int | None:

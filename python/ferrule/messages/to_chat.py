@@ -12,7 +12,7 @@ import msgspec
 from ferrule.errors import InvalidRequest
 from ferrule.messages.chat_shape import ChatBody, ChatMessage, JsonSchema, ResponseFormat, StreamOptions, encode
 from ferrule.messages.content import Reader
-from ferrule.messages.json_text import is_given
+from ferrule.messages.json_text import NOTHING, is_given
 from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
 from ferrule.messages.sampling import checked_max_tokens, checked_sampling
@@ -25,6 +25,7 @@ from ferrule.messages.turns import Conversation
 
 # Code and prose in JSON run at 3 to 5 bytes a token; fewer would need a prompt of nothing but rare characters
 _BYTES_PER_TOKEN_MIN = 2.5
+_WITH_USAGE = StreamOptions(include_usage=True)
 
 
 class Translation(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,20 +72,20 @@ def translate(request: Request, policy: Policy, client_model: str, prompt_tokens
     budget = checked_budget(request, policy)
     _check_server_side(request, policy, losses)
     told = tell(request, Reader(policy, losses, request.documents), client_model)
-    keeper = policy.budget_keeper
+    keeper = None if budget is None else policy.budget_keeper
     # a budget that max_tokens undercuts holds by itself
     edge_budget = budget if budget is not None and keeper == "edge" and budget < max_tokens else None
     # whoever holds a budget must see the reasoning as it comes
     upstream_streams = bool(request.stream) or edge_budget is not None
     body = ChatBody(
-        model=policy.upstream,
-        messages=told.messages,
+        policy.upstream,
+        told.messages,
         tools=told.offer.tools,
         tool_choice=told.offer.choice,
         parallel_tool_calls=told.offer.parallel,
         max_tokens=max(1, max_tokens),
         stream=upstream_streams or None,
-        stream_options=StreamOptions(include_usage=True) if upstream_streams else None,
+        stream_options=_WITH_USAGE if upstream_streams else None,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
@@ -115,7 +116,7 @@ def translate(request: Request, policy: Policy, client_model: str, prompt_tokens
 def tell(request: Request, reader: Reader, client_model: str) -> Told:
     """The prompt: messages, tools and what the template is told."""
     policy = reader.policy
-    names = ToolNames([tool.name for tool in request.tools or () if tool.name])
+    names = ToolNames([tool.name for tool in request.tools if tool.name] if request.tools else ())
     offered = offer(request, policy, names, reader.losses)
     conversation = Conversation(reader, names, system_text(request.system, "system"))
     for index, message in enumerate(request.messages):
@@ -145,11 +146,11 @@ def _check_server_side(request: Request, policy: Policy, losses: Losses) -> None
         if policy.knobs.mcp_servers == "refuse":
             raise InvalidRequest("mcp_servers", "must be empty: connect MCP servers in your client instead")
         losses.drop("mcp_servers")
-    if is_given(request.thread):
+    if request.thread is not NOTHING and is_given(request.thread):
         if policy.knobs.accepts("thread"):
             raise InvalidRequest("thread", "must be absent: no conversation is stored here, send all messages")
         losses.drop("thread")
-    if is_given(request.compaction):
+    if request.compaction is not NOTHING and is_given(request.compaction):
         losses.drop("compaction")
     if request.context_management is not None:
         edits = request.context_management.edits or ()
@@ -158,6 +159,8 @@ def _check_server_side(request: Request, policy: Policy, losses: Losses) -> None
 
 
 def _response_format(request: Request, policy: Policy, losses: Losses) -> ResponseFormat | None:
+    if request.output_config is None and request.output_format is None:
+        return None
     wanted: OutputFormat | None = request.output_config.format if request.output_config else None
     path, name = "output_config.format", "output_config.format"
     if wanted is None and request.output_format is not None:

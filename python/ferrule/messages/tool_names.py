@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 
 _ACCEPTED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ODD = re.compile(r"[^a-zA-Z0-9_-]")
@@ -14,10 +14,11 @@ _HEAD_CHARS = 55
 class ToolNames:
     """The names of one request. `declared`: all names in use, which a made-up one must not meet."""
 
-    def __init__(self, declared: Iterable[str]) -> None:
-        self._taken = {name for name in declared if _ACCEPTED.fullmatch(name)}
-        self._upstream: dict[str, str] = dict(zip(self._taken, self._taken, strict=True))
-        self._changed: list[tuple[str, str]] = []
+    def __init__(self, declared: Collection[str]) -> None:
+        self._taken = {name for name in declared if _ACCEPTED.fullmatch(name)} if declared else set()
+        self._upstream: dict[str, str] = dict(zip(self._taken, self._taken, strict=True)) if self._taken else {}
+        self.changed: tuple[tuple[str, str], ...] = ()
+        """(name upstream, name the client knows) where they differ."""
 
     def upstream(self, name: str) -> str:
         """The name the backend gets. A made-up one depends on the name alone, unless that very name is taken."""
@@ -26,15 +27,10 @@ class ToolNames:
             known = name
             if not _ACCEPTED.fullmatch(name):
                 known = self._made_up(name)
-                self._changed.append((known, name))
+                self.changed = (*self.changed, (known, name))
             self._upstream[name] = known
             self._taken.add(known)
         return known
-
-    @property
-    def changed(self) -> tuple[tuple[str, str], ...]:
-        """(name upstream, name the client knows) where they differ."""
-        return tuple(self._changed)
 
     def _made_up(self, name: str) -> str:
         head = _ODD.sub("_", name)[:_HEAD_CHARS]

@@ -62,7 +62,7 @@ class Conversation:
         elif not message.content:
             return
         elif message.role == "user":
-            self._add_user(f"messages.{index}.content.", message.content)
+            self._add_user(index, message.content)
         else:
             self._add_assistant(f"messages.{index}.content.", message.content)
         self._speaker = message.role
@@ -99,14 +99,14 @@ class Conversation:
         else:
             self._turns.append(ChatMessage("system", msgspec.Raw(text)))
 
-    def _add_user(self, path: str, content: str | list[Block]) -> None:
+    def _add_user(self, index: int, content: str | list[Block]) -> None:
         if isinstance(content, str):
             self._turns.append(ChatMessage("user", msgspec.Raw(quoted(content))))
             return
         from_results: list[Item] = []
         items: list[Item] = []
         for place, block in enumerate(content):
-            at = f"{path}{place}"
+            at = f"messages.{index}.content.{place}"
             if block.type in ("tool_result", "mcp_tool_result"):
                 if not self._has_plain_answer(block):
                     images, orphan = self._add_result(block, at)
