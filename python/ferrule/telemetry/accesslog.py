@@ -15,7 +15,7 @@ from ferrule.telemetry.record import Record
 NAME_CHARS_MAX = 200
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, gc=False):
     """Durations in seconds."""
 
     time: str
@@ -47,7 +47,7 @@ class AccessLog:
 
     def write(self, records: Iterable[Record]) -> None:
         """Several lines in one write: a write for each would be a good part of a request's cost."""
-        text = "".join(f"{self._format(record)}\n" for record in records)
+        text = self._format(records)
         try:
             self._out.write(text)
             self._out.flush()
@@ -55,33 +55,42 @@ class AccessLog:
             pass  # nobody reads the log any more, which is no reason to stop serving
 
 
-def _for_machines(record: Record) -> str:
-    line = _Line(
-        time=f"{_utc(int(record.at))}.{int(record.at * 1000) % 1000:03d}Z",
-        request_id=record.request_id,
-        route=record.route,
-        status=record.status,
-        model=record.model[:NAME_CHARS_MAX] if record.model else None,
-        tenant=record.tenant,
-        pool=record.pool,
-        backend=record.backend,
-        branch=record.branch,
-        stream=record.stream,
-        input_tokens=record.input_tokens,
-        output_tokens=record.output_tokens,
-        cache_read_tokens=record.cache_read_tokens,
-        duration_s=round(record.ended_at - record.received_at, 6),
-        first_event_s=round(record.first_event_at - record.received_at, 6) if record.first_event_at else None,
-        queued_s=round(record.queued_s, 6),
-        stop_reason=record.stop_reason,
-        end_reason=record.end_reason,
-        error=record.error,
-        dropped=record.dropped or None,
+def _for_machines(records: Iterable[Record]) -> str:
+    return _encode_lines([_line(record) for record in records]).decode("utf-8", "replace")
+
+
+def _line(record: Record) -> _Line:
+    """By position, in the order above: names would take as long again."""
+    at, received_at = record.at, record.received_at
+    return _Line(
+        f"{_utc(int(at))}.{int(at * 1000) % 1000:03d}Z",
+        record.request_id,
+        record.route,
+        record.status,
+        record.model[:NAME_CHARS_MAX] if record.model else None,
+        record.tenant,
+        record.pool,
+        record.backend,
+        record.branch,
+        record.stream,
+        record.input_tokens,
+        record.output_tokens,
+        record.cache_read_tokens,
+        round(record.ended_at - received_at, 6),
+        round(record.first_event_at - received_at, 6) if record.first_event_at else None,
+        round(record.queued_s, 6) if record.queued_s else 0.0,
+        record.stop_reason,
+        record.end_reason,
+        record.error,
+        record.dropped or None,
     )
-    return _encode(line).decode("utf-8", "replace")
 
 
-def _for_people(record: Record) -> str:
+def _for_people(records: Iterable[Record]) -> str:
+    return "".join(f"{_short_line(record)}\n" for record in records)
+
+
+def _short_line(record: Record) -> str:
     what = f"{record.status} {record.route}"
     where = f"{record.model or '-'} → {record.backend} ({record.branch})" if record.backend else record.model or "-"
     tokens = f"{record.input_tokens}+{record.cache_read_tokens} in, {record.output_tokens} out" if record.has_outcome else ""
@@ -90,7 +99,7 @@ def _for_people(record: Record) -> str:
     return f"{strftime('%H:%M:%S', localtime(record.at))} {what:22} {where} {tokens} {took} {ending} {record.request_id}"
 
 
-_encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
 
 
 @lru_cache(maxsize=4)

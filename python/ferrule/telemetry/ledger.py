@@ -6,6 +6,7 @@ Nothing waits longer than a moment, and whoever looks at the counts has the ledg
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 
 from ferrule.telemetry.accesslog import AccessLog
 from ferrule.telemetry.metrics import Metrics
@@ -15,6 +16,9 @@ POST_AFTER_S = 0.02
 BATCH = 64
 DROPPED_NAMES_MAX = 100
 """Clients name what is dropped, so the names past this many are counted as `other`."""
+
+
+Alike = tuple[str, str, int, str | None, str | None, str | None, bool, bool]
 
 
 class Ledger:
@@ -39,31 +43,48 @@ class Ledger:
             self._timer = None
         records, self._open = self._open, []
         if records:
+            alike: defaultdict[Alike, list[Record]] = defaultdict(list)
             for record in records:
-                self._count(record)
+                self._observe(record)
+                alike[
+                    record.route,
+                    record.label,
+                    record.status,
+                    record.pool,
+                    record.branch,
+                    record.end_reason,
+                    record.stream,
+                    record.has_outcome,
+                ].append(record)
+            for same in alike.values():
+                self._count(same)
             self._access_log.write(records)
 
-    def _count(self, record: Record) -> None:
-        metrics = self._metrics
-        metrics.requests.inc(record.route, record.label, str(record.status))
-        metrics.duration.observe(record.ended_at - record.received_at, record.route)
+    def _observe(self, record: Record) -> None:
+        """What has a value of its own with every request."""
+        metrics, received_at, queued_s = self._metrics, record.received_at, record.queued_s
+        metrics.duration.observe(record.ended_at - received_at, record.route)
         if record.sent_at:
-            waited = record.queued_s + record.connected_s
-            metrics.overhead.observe(max(0.0, record.sent_at - record.received_at - waited), "request")
+            metrics.overhead.observe(max(0.0, record.sent_at - received_at - queued_s - record.connected_s), "request")
         if record.first_event_at:
-            metrics.first_token.observe(record.first_event_at - record.received_at, record.label)
-        if record.queued_s:
-            metrics.queue_wait.observe(record.queued_s)
-        if record.branch and record.pool:
-            metrics.decisions.inc(record.pool, record.branch)
-        if record.has_outcome:
-            metrics.tokens.inc(record.label, "input", by=record.input_tokens)
-            metrics.tokens.inc(record.label, "output", by=record.output_tokens)
-            metrics.tokens.inc(record.label, "cache_read", by=record.cache_read_tokens)
+            metrics.first_token.observe(record.first_event_at - received_at, record.label)
+        if queued_s:
+            metrics.queue_wait.observe(queued_s)
         for parameter in record.dropped:
             metrics.dropped.inc(self._dropped_label(parameter))
-        if record.stream and record.end_reason:
-            metrics.stream_ends.inc(record.end_reason)
+
+    def _count(self, alike: list[Record]) -> None:
+        """Requests that go into the same series: counted together."""
+        metrics, one, number = self._metrics, alike[0], len(alike)
+        metrics.requests.inc(one.route, one.label, str(one.status), by=number)
+        if one.branch and one.pool:
+            metrics.decisions.inc(one.pool, one.branch, by=number)
+        if one.has_outcome:
+            metrics.tokens.inc(one.label, "input", by=sum([record.input_tokens for record in alike]))
+            metrics.tokens.inc(one.label, "output", by=sum([record.output_tokens for record in alike]))
+            metrics.tokens.inc(one.label, "cache_read", by=sum([record.cache_read_tokens for record in alike]))
+        if one.stream and one.end_reason:
+            metrics.stream_ends.inc(one.end_reason, by=number)
 
     def _dropped_label(self, parameter: str) -> str:
         known = self._metrics.dropped.series

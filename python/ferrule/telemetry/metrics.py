@@ -98,7 +98,8 @@ class Histogram:
         return found
 
     def observe(self, seconds: float, *labels: str) -> None:
-        self.buckets(*labels).observe(seconds)
+        buckets = self.series.get(labels) or self.buckets(*labels)
+        buckets.observe(seconds)
 
     def family(self) -> Family:
         samples = []
