@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -22,6 +23,9 @@ _KEY_BYTES = 16
 
 class _Metadata(msgspec.Struct):
     user_id: str | None = None
+
+
+_metadata_in = msgspec.json.Decoder(_Metadata).decode
 
 
 class _UserId(msgspec.Struct):
@@ -41,7 +45,7 @@ def named_session(header: str | None, metadata: msgspec.Raw) -> str | None:
     if not is_given(metadata):
         return None
     try:
-        user_id = msgspec.json.decode(metadata, type=_Metadata).user_id
+        user_id = _metadata_in(metadata).user_id
     except (msgspec.MsgspecError, RecursionError):
         return None
     return session_in(user_id) if user_id else None
@@ -59,8 +63,17 @@ def session_in(user_id: str) -> str:
 
 def digest(tenant: str, kind: str, *parts: bytes) -> bytes:
     """One key from several texts; lengths are mixed in, so that no two lists of parts run together."""
-    framed = b"".join([b"%d:%b" % (len(part), part) for part in (tenant.encode(), kind.encode(), *parts)])
+    framed = b"".join([_of_kind(tenant, kind), *map(_framed, parts)])
     return hashlib.blake2b(framed, digest_size=_KEY_BYTES).digest()
+
+
+@lru_cache(maxsize=256)
+def _of_kind(tenant: str, kind: str) -> bytes:
+    return _framed(tenant.encode()) + _framed(kind.encode())
+
+
+def _framed(part: bytes) -> bytes:
+    return b"%d:%b" % (len(part), part)
 
 
 def _opening_key(request: Request, tenant: str) -> bytes | None:
