@@ -16,7 +16,7 @@ import pytest
 from tests.parts import config_of, until
 
 from ferrule import supervisor as supervising
-from ferrule.config import Flags
+from ferrule.config import ConfigError, Flags
 from ferrule.gate.stores.shared import SharedStore
 from ferrule.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, STEADY_S, Supervisor
 from ferrule.telemetry.metrics import Metrics
@@ -159,6 +159,22 @@ async def test_a_worker_that_does_not_end_is_killed(stage: Stage, monkeypatch: p
     await until(lambda: stage.started)
     await stage.supervisor._end(keepers)
     assert stage.started[0].signals == [signal.SIGTERM, signal.SIGKILL]
+
+
+# Ports
+
+
+@pytest.mark.parametrize(("flags", "said"), [({}, "listen"), ({"listen": "127.0.0.1:1"}, "--listen")], ids=["file", "flag"])
+async def test_a_port_that_is_taken_is_one_line(flags: dict[str, str], said: str) -> None:
+    with socket.socket() as theirs:
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        theirs.bind(("127.0.0.1", 0))
+        theirs.listen()
+        address = f"127.0.0.1:{theirs.getsockname()[1]}"
+        supervisor = Supervisor(Settings(Flags(**flags)), config_of("http://127.0.0.1:9", workers=2, listen=address), "info")
+        with pytest.raises(ConfigError) as told:
+            await supervisor.run()
+    assert str(told.value) == f"{said}: {address}: address already in use"
 
 
 # The line between the two

@@ -12,13 +12,15 @@ import signal
 import socket
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
 import msgspec
 
 from ferrule.admin import Admin
-from ferrule.config import Config
+from ferrule.config import Address, Config, ConfigError, Problem
 from ferrule.fleet import Place
 from ferrule.gate.stores.shared import SharedStore
 from ferrule.net.app import reserve
@@ -92,7 +94,8 @@ class Supervisor:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        held, port = reserve(self._config.listen.host, self._config.listen.port)
+        with _opening("listen", self._config.listen, self._settings):
+            held, port = reserve(self._config.listen.host, self._config.listen.port)
         with tempfile.TemporaryDirectory(prefix="ferrule-", dir=_memory_folder()) as folder:
             counts_file = str(Path(folder) / "limits")
             SharedStore.create(counts_file, self._config.workers)
@@ -189,6 +192,18 @@ class Supervisor:
 
 def _memory_folder() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+@contextmanager
+def _opening(setting: str, address: Address, settings: Settings) -> Iterator[None]:
+    """What keeps a port from being opened, as a problem of the setting or the flag that names it."""
+    try:
+        yield
+    except OSError as trouble:
+        # what the system says, without the words that asyncio puts around it
+        reason = trouble.strerror if isinstance(trouble, socket.gaierror) else os.strerror(trouble.errno or 0)
+        path = setting if getattr(settings.flags, setting) is None else f"--{setting}"
+        raise ConfigError([Problem(path, f"{address}: {(reason or str(trouble)).lower()}")]) from None
 
 
 # The worker's side

@@ -82,6 +82,15 @@ def test_a_reserved_port_can_be_shared() -> None:
             stranger.bind(("127.0.0.1", port))
 
 
+def test_a_port_that_others_share_is_not_reserved() -> None:
+    with socket.socket() as theirs:
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        theirs.bind(("127.0.0.1", 0))
+        theirs.listen()
+        with pytest.raises(OSError, match="in use"):
+            reserve("127.0.0.1", theirs.getsockname()[1])
+
+
 async def test_the_slow_parser_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aiohttp.http_parser, "HttpRequestParser", aiohttp.http_parser.HttpRequestParserPy)
     with pytest.raises(ParserMissing):

@@ -90,10 +90,20 @@ class App(web.Server):
 
 
 def reserve(host: str, port: int) -> tuple[socket.socket, int]:
-    """Holds a port that workers will share, without listening on it; the socket is kept until they run."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    held = socket.socket(family, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held.bind((host, port))
+    """Holds a port that workers will share, without listening on it; the socket is kept until they run. OSError when another process
+    has it, even one that would share it: the system would deal out connections between the two."""
+    _bound(host, port, is_shared=False).close()
+    held = _bound(host, port, is_shared=True)
     return held, held.getsockname()[1]
+
+
+def _bound(host: str, port: int, *, is_shared: bool) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(is_shared))
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
