@@ -16,7 +16,8 @@ import pytest
 from tests.parts import config_of, until
 
 from ferrule import supervisor as supervising
-from ferrule.config import ConfigError, Flags
+from ferrule import worker as working
+from ferrule.config import Config, ConfigError, Flags
 from ferrule.gate.stores.shared import SharedStore
 from ferrule.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, STEADY_S, Supervisor
 from ferrule.telemetry.metrics import Metrics
@@ -164,17 +165,44 @@ async def test_a_worker_that_does_not_end_is_killed(stage: Stage, monkeypatch: p
 # Ports
 
 
-@pytest.mark.parametrize(("flags", "said"), [({}, "listen"), ({"listen": "127.0.0.1:1"}, "--listen")], ids=["file", "flag"])
-async def test_a_port_that_is_taken_is_one_line(flags: dict[str, str], said: str) -> None:
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """An address that another process listens on, and would share."""
     with socket.socket() as theirs:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         theirs.bind(("127.0.0.1", 0))
         theirs.listen()
-        address = f"127.0.0.1:{theirs.getsockname()[1]}"
-        supervisor = Supervisor(Settings(Flags(**flags)), config_of("http://127.0.0.1:9", workers=2, listen=address), "info")
-        with pytest.raises(ConfigError) as told:
-            await supervisor.run()
-    assert str(told.value) == f"{said}: {address}: address already in use"
+        yield f"127.0.0.1:{theirs.getsockname()[1]}"
+
+
+async def opened(settings: Settings, configuration: Config) -> None:
+    if configuration.workers > 1:
+        await Supervisor(settings, configuration, "info").run()
+    else:
+        await supervising.serve_alone(settings, configuration)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("setting", ["listen", "admin"])
+@pytest.mark.parametrize("is_flag", [False, True], ids=["file", "flag"])
+async def test_a_port_that_is_taken_is_one_line(
+    taken: str, workers: int, setting: str, is_flag: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working, "_calm_collector", lambda: None)
+    monkeypatch.setattr(working, "_keep_heap", lambda: None)
+    other = {"listen": "admin", "admin": "listen"}[setting]
+    configuration = config_of("http://127.0.0.1:9", workers=workers, **{setting: taken, other: "127.0.0.1:0"})
+    with pytest.raises(ConfigError) as told:
+        await opened(Settings(Flags(**{setting: taken} if is_flag else {})), configuration)
+    assert str(told.value) == f"{'--' if is_flag else ''}{setting}: {taken}: address already in use"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_host_that_does_not_resolve_is_one_line(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working, "_keep_heap", lambda: None)
+    with pytest.raises(ConfigError, match=r"\Alisten: no-such-host\.invalid:1: [a-z ]+\Z"):
+        configuration = config_of("http://127.0.0.1:9", workers=workers, listen="no-such-host.invalid:1", auth={"allow_anonymous": True})
+        await opened(Settings(Flags()), configuration)
 
 
 # The line between the two

@@ -93,9 +93,17 @@ class Supervisor:
         self._is_ending = False
 
     async def run(self) -> int:
-        loop = asyncio.get_running_loop()
         with _opening("listen", self._config.listen, self._settings):
             held, port = reserve(self._config.listen.host, self._config.listen.port)
+        try:
+            address = await _open_admin(self._admin, self._config, self._settings)
+            await self._supervise(port, address)
+        finally:
+            held.close()
+        return 0
+
+    async def _supervise(self, port: int, admin: tuple[str, int]) -> None:
+        loop = asyncio.get_running_loop()
         with tempfile.TemporaryDirectory(prefix="ferrule-", dir=_memory_folder()) as folder:
             counts_file = str(Path(folder) / "limits")
             SharedStore.create(counts_file, self._config.workers)
@@ -104,12 +112,9 @@ class Supervisor:
                 loop.add_signal_handler(number, ended.set)
             loop.add_signal_handler(signal.SIGHUP, self._pass_on, signal.SIGHUP)
             keepers = [loop.create_task(self._keep(child, port, counts_file)) for child in self._children]
-            address = await self._admin.listen(self._config.admin.host, self._config.admin.port)
-            log.info("listening on %s:%d with %d workers, admin on %s:%d", self._config.listen.host, port, len(self._children), *address)
+            log.info("listening on %s:%d with %d workers, admin on %s:%d", self._config.listen.host, port, len(self._children), *admin)
             await ended.wait()
             await self._end(keepers)
-            held.close()
-        return 0
 
     async def _keep(self, child: _Child, port: int, counts_file: str) -> None:
         """Keeps one worker running, with a growing pause when it dies young."""
@@ -206,6 +211,16 @@ def _opening(setting: str, address: Address, settings: Settings) -> Iterator[Non
         raise ConfigError([Problem(path, f"{address}: {(reason or str(trouble)).lower()}")]) from None
 
 
+async def _open_admin(admin: Admin, configuration: Config, settings: Settings) -> tuple[str, int]:
+    address = configuration.admin
+    try:
+        with _opening("admin", address, settings):
+            return await admin.listen(address.host, address.port)
+    except ConfigError:
+        await admin.close()
+        raise
+
+
 # The worker's side
 
 
@@ -218,13 +233,16 @@ async def serve_alone(settings: Settings, configuration: Config) -> int:
 
     admin = Admin(ask)
     ended = _on_signals(worker)
-    address = await worker.start()
-    admin_address = await admin.listen(configuration.admin.host, configuration.admin.port)
-    log.info("listening on %s:%d, admin on %s:%d", *address, *admin_address)
-    await ended.wait()
-    await worker.drain()
-    await worker.close()
-    await admin.close()
+    try:
+        with _opening("listen", configuration.listen, settings):
+            address = await worker.start()
+        admin_address = await _open_admin(admin, configuration, settings)
+        log.info("listening on %s:%d, admin on %s:%d", *address, *admin_address)
+        await ended.wait()
+        await worker.drain()
+    finally:
+        await worker.close()
+        await admin.close()
     return 0
 
 
