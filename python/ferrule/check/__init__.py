@@ -8,18 +8,23 @@ from __future__ import annotations
 import sys
 
 from ferrule.check.findings import problems
+from ferrule.check.gate import read_keys, store_trouble, unused_keys
 from ferrule.check.inquiry import inquire
 from ferrule.check.report import report
 from ferrule.config import Config
 
 
 async def run(config: Config, *, probes: bool = False) -> int:
-    """Prints the report on standard output and problems on standard error. Returns the exit status. Raises ConfigError."""
+    """Prints problems and warnings on standard error and then the report on standard output. Returns the exit status; warnings leave it
+    at 0. Raises ConfigError."""
+    tenants, found = read_keys(config)
     inquiry = await inquire(config, probes=probes, progress=_progress)
-    print(report(config, inquiry))
-    found = problems(config, inquiry)
+    found += [*await store_trouble(config), *problems(config, inquiry)]
     for problem in found:
         print(f"ferrule check: {problem}", file=sys.stderr)
+    for warning in [] if tenants is None else unused_keys(config, tenants, inquiry.catalog):
+        print(f"ferrule check: warning: {warning}", file=sys.stderr)
+    print(report(config, inquiry))
     return 1 if found else 0
 
 
