@@ -6,9 +6,11 @@ It knows the proxy as any client does: by its command line, its ports and the Me
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import aiohttp
 import msgspec
@@ -56,18 +58,23 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 def run(once: bool, listen: str, admin: str) -> int:
-    """`listen` and `admin` are HOST:PORT. Serves until Ctrl-C, or with `once` only until the message has arrived."""
+    """`listen` and `admin` are HOST:PORT. Serves until Ctrl-C, SIGTERM or SIGHUP, or with `once` only until the message has arrived."""
     try:
         uvloop.run(_run(once, listen, admin))
     except DemoError as error:
         print(f"ferrule demo: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print()
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        with suppress(OSError):  # after SIGHUP there may be no terminal
+            print(flush=True)
     return 0
 
 
 async def _run(once: bool, listen: str, admin: str) -> None:
+    this = asyncio.current_task()
+    assert this is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, this.cancel)
     backends = [await sim.listen(sim.SimSettings(port=0, model=MODEL, reasoning=True)) for _ in range(BACKENDS)]
     urls = [url for _, url in backends]
     proxy = await _start_proxy(urls, listen, admin)

@@ -213,6 +213,23 @@ def test_demo_once(tmp_path: Path) -> None:
     assert "curl http://127.0.0.1:" in done.stdout
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_demo_that_is_ended_ends_its_proxy(tmp_path: Path, number: signal.Signals) -> None:
+    listen = free_port()
+    command = [sys.executable, "-m", "ferrule", "demo", "--listen", f"127.0.0.1:{listen}", "--admin", f"127.0.0.1:{free_port()}"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert any("Serving until" in line for line in process.stdout)
+            process.send_signal(number)
+            assert process.wait(15) == 0
+        finally:
+            process.kill()
+    with pytest.raises(ConnectionRefusedError), closing(http.client.HTTPConnection("127.0.0.1", listen, timeout=5)) as late:
+        late.request("GET", "/")
+
+
 def test_sim_ends_its_streams_with_abort(tmp_path: Path) -> None:
     port = free_port()
     path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
