@@ -7,8 +7,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from time import monotonic
-
-from aiohttp import web
+from urllib.parse import unquote
 
 from ferrule import chat
 from ferrule._core import Exchange
@@ -16,7 +15,7 @@ from ferrule.catalog import Served, list_body, model_body
 from ferrule.dialects import DIALECTS, Knobs
 from ferrule.errors import Failure, envelope
 from ferrule.gate.keys import Tenant
-from ferrule.messages import Request, decode, documents, needs_prompt_count, translate
+from ferrule.messages import decode, documents, needs_prompt_count, translate
 from ferrule.messages.session import session_key
 from ferrule.net import body
 from ferrule.net.answer import Answer, Told
@@ -40,16 +39,18 @@ class Proxy:
         self.running = 0
         """Requests under way, of any kind."""
 
-    async def serve(self, call: Call) -> web.StreamResponse:
+    async def serve(self, call: Call) -> Answer | Told:
         """Any request → its answer. Never raises but for the client's leaving."""
         record = Record(call.request_id, call.route, call.received_at)
         knobs = DIALECTS[self.parts.config.dialect]
-        call.wants_close = self.parts.is_draining
+        if self.parts.is_draining:
+            call.keeps_alive = False
         tracing = self.parts.tracing
         span = tracing.begin(call.headers, record) if tracing is not None else None
         self.running += 1
         try:
-            answer = await self._answer(call, record)
+            answer = await self._surface(call, record)
+            record.status = 200
         except Failure as failure:
             answer = self._refusal(call, record, failure, knobs)
         except asyncio.CancelledError:
@@ -64,8 +65,6 @@ class Proxy:
             if tracing is not None and span is not None:
                 tracing.end(span, record)
             self.parts.ledger.add(record)
-        if isinstance(answer, Answer):
-            answer.close_after = answer.close_after or call.wants_close
         return answer
 
     def sweep(self, now: float) -> None:
@@ -80,24 +79,25 @@ class Proxy:
 
     # ── Who asks, and for what ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _answer(self, call: Call, record: Record) -> web.StreamResponse:
-        tell = _SURFACES.get(call.route)
-        if call.methods and call.request.method not in call.methods:
+    def _surface(self, call: Call, record: Record) -> Awaitable[Answer | Told]:
+        if call.methods and call.method not in call.methods:
             raise Failure(
                 405,
-                f"{call.request.method} is not offered here; {' and '.join(call.methods)} is.",
+                f"{call.method} is not offered here; {' and '.join(call.methods)} is.",
                 headers={"allow": ", ".join(call.methods)},
             )
         if call.route == "root":
-            record.status = 200
-            return Answer(200, b'{"service":"ferrule"}', self._headers(call))
+            return self._root(call)
         tenant = self._tenant(call)
+        tell = _SURFACES.get(call.route)
         if tell is None:
-            raise Failure(404, f"No such route: {call.request.method} {call.request.path[:200]}.{_hint(call.request.path)}")
+            path = unquote(call.raw_path.partition("?")[0])
+            raise Failure(404, f"No such route: {call.method} {path[:200]}.{_hint(path)}")
         record.tenant = tenant.name
-        answer = await tell(self, call, tenant, record)
-        record.status = 200
-        return answer
+        return tell(self, call, tenant, record)
+
+    async def _root(self, call: Call) -> Answer | Told:
+        return Answer(200, b'{"service":"ferrule"}', self._headers(call))
 
     def _tenant(self, call: Call) -> Tenant:
         knobs = DIALECTS[self.parts.config.dialect]
@@ -115,21 +115,25 @@ class Proxy:
         record.pool = served.pool
         return served
 
-    async def _read(self, call: Call) -> bytes:
+    def _check_room(self) -> None:
         if self.parts.turns_away:
             raise Failure(529, SHUTTING_DOWN, headers={"retry-after": "2"})
         if self.parts.is_overloaded or len(self.live) >= self.parts.config.edge.max_streams:
             raise overloaded()
-        return await body.read(call.request, call.connection, self.parts.config.body_limit_mb << 20, call.received_at)
 
     # ── /v1/messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def messages(self, call: Call, tenant: Tenant, record: Record) -> web.StreamResponse:
-        raw = await self._read(call)
+    async def messages(self, call: Call, tenant: Tenant, record: Record) -> Answer | Told:
+        self._check_room()
+        raw = await body.read(call, self.parts.config.body_limit_mb << 20)
         request = decode(raw)
         served = self._served(request.model, tenant, record)
-        request = await self._with_documents(request, served)
-        translation = translate(request, served.policy, request.model, await self._prompt_tokens(raw, request, served))
+        if pending := documents.pending(request, served.policy):
+            request = documents.resolve(request, await self.parts.counting.documents(pending))
+        prompt_tokens = None
+        if needs_prompt_count(len(raw), request.max_tokens or 0, served.policy.context_window):
+            prompt_tokens = await self.parts.counting.estimate(served.tokenizer, request)
+        translation = translate(request, served.policy, request.model, prompt_tokens)
         record.dropped, record.stream = translation.dropped, translation.stream
         for warning in translation.warnings:
             log.warning("request %s: %s", call.request_id, warning)
@@ -144,27 +148,18 @@ class Proxy:
         finally:
             await lease.settle(record.tokens(estimate))
 
-    async def _with_documents(self, request: Request, served: Served) -> Request:
-        if not (pending := documents.pending(request, served.policy)):
-            return request
-        return documents.resolve(request, await self.parts.counting.documents(pending))
-
-    async def _prompt_tokens(self, raw: bytes, request: Request, served: Served) -> int | None:
-        """Counted only when max_tokens could overrun the window."""
-        if not needs_prompt_count(len(raw), request.max_tokens or 0, served.policy.context_window):
-            return None
-        return await self.parts.counting.estimate(served.tokenizer, request)
-
     # ── /v1/messages/count_tokens ─────────────────────────────────────────────────────────────────────────────────────
 
-    async def count_tokens(self, call: Call, tenant: Tenant, record: Record) -> web.StreamResponse:
-        raw = await self._read(call)
+    async def count_tokens(self, call: Call, tenant: Tenant, record: Record) -> Answer | Told:
+        self._check_room()
+        raw = await body.read(call, self.parts.config.body_limit_mb << 20)
         began = monotonic()
         request = decode(raw)
         served = self._served(request.model, tenant, record)
         if served.policy.knobs.count_tokens == "absent":
             raise Failure(404, "No such route: counting tokens is not offered here.")
-        request = await self._with_documents(request, served)
+        if pending := documents.pending(request, served.policy):
+            request = documents.resolve(request, await self.parts.counting.documents(pending))
         tokens = None
         if served.policy.knobs.count_tokens == "engine":
             key = session_key(call.headers, request, tenant.name)
@@ -177,8 +172,9 @@ class Proxy:
 
     # ── /v1/chat/completions ──────────────────────────────────────────────────────────────────────────────────────────
 
-    async def chat(self, call: Call, tenant: Tenant, record: Record) -> web.StreamResponse:
-        raw = await self._read(call)
+    async def chat(self, call: Call, tenant: Tenant, record: Record) -> Answer | Told:
+        self._check_room()
+        raw = await body.read(call, self.parts.config.body_limit_mb << 20)
         request = chat.decode(raw)
         served = self._served(request.model, tenant, record)
         sent = chat.rebuild(request, served.policy)
@@ -196,11 +192,11 @@ class Proxy:
 
     # ── /v1/models ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def models(self, call: Call, tenant: Tenant, record: Record) -> web.StreamResponse:
+    async def models(self, call: Call, tenant: Tenant, record: Record) -> Answer | Told:
         served = [model for model in self.parts.catalog.all() if tenant.may_use(model.id)]
         return Answer(200, list_body(served, anthropic=_speaks_anthropic(call)), self._headers(call))
 
-    async def model(self, call: Call, tenant: Tenant, record: Record) -> web.StreamResponse:
+    async def model(self, call: Call, tenant: Tenant, record: Record) -> Answer | Told:
         name = call.argument
         served = self.parts.catalog.find(name)
         if served is None:
@@ -213,7 +209,7 @@ class Proxy:
     def _headers(self, call: Call) -> list[tuple[str, str]]:
         return [("request-id", call.request_id)]
 
-    def _refusal(self, call: Call, record: Record, failure: Failure, knobs: Knobs) -> web.StreamResponse:
+    def _refusal(self, call: Call, record: Record, failure: Failure, knobs: Knobs) -> Answer | Told:
         """The failure as an answer; as an error event where a stream has begun."""
         failure = _as_dialect(failure, knobs, is_from_backend=record.backend is not None)
         record.status, record.error = failure.status, failure.kind
@@ -221,7 +217,7 @@ class Proxy:
         if told is not None and told.is_committed:
             told.fail(failure.kind, failure.message)
             record.status, record.end_reason = 200, record.end_reason or end_reason(failure)
-            return Told(keep_alive=call.outlives_stream)
+            return Told()
         if failure.status == 401:
             self.parts.metrics.limited.inc("key")
         is_wrapped = failure.gate and knobs.wrap_gate_errors and call.route != "chat"
@@ -232,7 +228,7 @@ class Proxy:
         return answer
 
 
-_Surface = Callable[[Proxy, Call, Tenant, Record], Awaitable[web.StreamResponse]]
+_Surface = Callable[[Proxy, Call, Tenant, Record], Awaitable[Answer | Told]]
 
 _SURFACES: dict[str, _Surface] = {
     "messages": Proxy.messages,

@@ -9,7 +9,6 @@ import asyncio
 
 import msgspec
 import orjson
-from aiohttp import web
 
 from ferrule import _core, chat
 from ferrule._core import Exchange, ReplyOptions
@@ -51,12 +50,12 @@ class Reply:
 
     # In the four forms there are
 
-    async def events(self, translation: Translation, key: bytes | None) -> web.StreamResponse:
+    async def events(self, translation: Translation, key: bytes | None) -> Answer | Told:
         exchange = self._exchange("events", self._options(translation), translation.edge_budget_tokens)
         await self._streamed(exchange, self._sending(translation.body, key, translation.dropped), translation)
-        return Told(keep_alive=self.call.outlives_stream)
+        return Told()
 
-    async def whole(self, translation: Translation, key: bytes | None) -> web.StreamResponse:
+    async def whole(self, translation: Translation, key: bytes | None) -> Answer | Told:
         options = self._options(translation)
         sending = self._sending(translation.body, key, translation.dropped)
         if translation.edge_budget_tokens is not None:  # the edge must see the reasoning as it comes
@@ -73,12 +72,12 @@ class Reply:
             raise Failure(outcome.fault_status, outcome.fault_message or "", kind=outcome.fault_kind)
         return self._answer(message)
 
-    async def chunks(self, sent: chat.Rebuilt, model: str, key: bytes | None) -> web.StreamResponse:
+    async def chunks(self, sent: chat.Rebuilt, model: str, key: bytes | None) -> Answer | Told:
         exchange = self._exchange("chat", None, None, model_json=orjson.dumps(model).decode(), hide_usage=sent.hide_usage)
         await self._streamed(exchange, self._sending(sent.body, key, sent.dropped), None)
-        return Told(keep_alive=self.call.outlives_stream)
+        return Told()
 
-    async def completion(self, sent: chat.Rebuilt, model: str, key: bytes | None) -> web.StreamResponse:
+    async def completion(self, sent: chat.Rebuilt, model: str, key: bytes | None) -> Answer | Told:
         exchange = self._exchange("whole", None, None)
         await self._deliver(exchange, self._sending(sent.body, key, sent.dropped), None)
         reply = chat.named(exchange.take_body(), model)
@@ -129,7 +128,7 @@ class Reply:
         self, telling: str, options: ReplyOptions | None, budget_tokens: int | None, *, model_json: str = "", hide_usage: bool = False
     ) -> Exchange:
         timeouts = self.fleet.settings.timeouts
-        transport = self.call.request.transport
+        transport = self.call.transport
         if transport is None:
             raise asyncio.CancelledError
         is_streamed = telling in ("events", "chat")

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
-from aiohttp import web
-
 from ferrule.errors import Failure
 from ferrule.net import body
 from ferrule.net.answer import Answer
@@ -71,10 +69,10 @@ class Serving:
                 await peer.writer.wait_closed()
 
 
-async def echo(call: Call) -> web.StreamResponse:
+async def echo(call: Call) -> Answer:
     """The body back, or the refusal of it."""
     try:
-        return Answer(200, await body.read(call.request, call.connection, LIMIT_BYTES, call.received_at), content_type="text/plain")
+        return Answer(200, await body.read(call, LIMIT_BYTES), content_type="text/plain")
     except Failure as failure:
         answer = Answer(failure.status, failure.message.encode())
         answer.close_after = failure.status in (408, 413)

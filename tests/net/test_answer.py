@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from aiohttp import web
 from tests.net.serving import serving
 
 from ferrule.net.answer import Answer, Told, event_stream_head, head
@@ -41,7 +40,7 @@ def test_heads_of_streams(chunked: bool, keep_alive: bool, present: bytes, absen
     ],
 )
 async def test_whole_answers(request_line: str, extra: str, connection: str | None, has_body: bool) -> None:
-    async def serve(call: Call) -> web.StreamResponse:
+    async def serve(call: Call) -> Answer | Told:
         return Answer(200, b"{}", [("request-id", "r")])
 
     async with serving(serve) as server:
@@ -60,7 +59,7 @@ async def test_whole_answers(request_line: str, extra: str, connection: str | No
 
 
 async def test_an_answer_may_end_its_connection() -> None:
-    async def serve(call: Call) -> web.StreamResponse:
+    async def serve(call: Call) -> Answer | Told:
         answer = Answer(413, b"")
         answer.close_after = True
         return answer
@@ -73,10 +72,10 @@ async def test_an_answer_may_end_its_connection() -> None:
 
 
 async def test_what_was_told_already_is_told_once() -> None:
-    async def serve(call: Call) -> web.StreamResponse:
-        assert call.request.transport is not None
-        call.request.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n!")
-        return Told(keep_alive=True)
+    async def serve(call: Call) -> Answer | Told:
+        assert call.transport is not None
+        call.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n!")
+        return Told()
 
     async with serving(serve) as server:
         peer = await server.connect()

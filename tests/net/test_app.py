@@ -7,7 +7,6 @@ import socket
 
 import aiohttp.http_parser
 import pytest
-from aiohttp import web
 from tests.net.serving import echo, post, serving
 from tests.parts import until
 
@@ -28,7 +27,7 @@ async def test_past_the_limit_connections_are_refused() -> None:
 async def test_a_call_knows_its_route_and_when_it_came() -> None:
     calls: list[Call] = []
 
-    async def serve(call: Call) -> web.StreamResponse:
+    async def serve(call: Call) -> Answer:
         calls.append(call)
         return Answer(200, b"{}")
 
@@ -41,7 +40,7 @@ async def test_a_call_knows_its_route_and_when_it_came() -> None:
 async def test_a_client_that_leaves_ends_its_handler() -> None:
     ended = asyncio.Event()
 
-    async def serve(call: Call) -> web.StreamResponse:
+    async def serve(call: Call) -> Answer:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:

@@ -6,7 +6,6 @@ import re
 from uuid import UUID
 
 import pytest
-from aiohttp import web
 from tests.net.serving import serving
 
 from ferrule.net.answer import Answer
@@ -35,8 +34,8 @@ def test_message_ids_hold_a_uuid_of_version_4() -> None:
 async def test_what_the_request_allows(version: str, extra: str, wants_close: bool, keeps: bool, chunks: bool) -> None:
     seen: list[tuple[bool, bool, bool, str, str | None]] = []
 
-    async def serve(call: Call) -> web.StreamResponse:
-        call.wants_close = wants_close
+    async def serve(call: Call) -> Answer:
+        call.keeps_alive = call.keeps_alive and not wants_close
         seen.append((call.keeps_alive, call.takes_chunks, call.outlives_stream, call.request_id, call.headers.get("x-one")))
         return Answer(200, b"{}")
 

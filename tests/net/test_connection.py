@@ -6,7 +6,6 @@ import asyncio
 from time import monotonic
 
 import pytest
-from aiohttp import web
 from tests.net.serving import Peer, Serving, post, serving
 from tests.parts import until
 
@@ -81,7 +80,7 @@ async def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
 async def test_a_request_under_way_has_no_idle_deadline() -> None:
     gate = asyncio.Event()
 
-    async def serve(call: Call) -> web.StreamResponse:
+    async def serve(call: Call) -> Answer | Told:
         await gate.wait()
         return Answer(200, b"{}")
 
@@ -113,12 +112,12 @@ class Listener:
 async def test_the_writer_hears_of_a_full_transport_and_one_that_reads_nothing_is_cut() -> None:
     writer, gate = Listener(), asyncio.Event()
 
-    async def serve(call: Call) -> web.StreamResponse:
+    async def serve(call: Call) -> Answer | Told:
         call.connection.write_through(writer)
-        assert call.request.transport is not None
-        call.request.transport.write(bytes(16 << 20))
+        assert call.transport is not None
+        call.transport.write(bytes(16 << 20))
         await gate.wait()
-        return Told(keep_alive=False)
+        return Told()
 
     async with serving(serve) as server:
         peer, _ = await connected(server)
@@ -136,12 +135,12 @@ async def test_the_writer_hears_of_a_full_transport_and_one_that_reads_nothing_i
 async def test_a_client_that_reads_on_is_heard_of_too() -> None:
     writer, gate = Listener(), asyncio.Event()
 
-    async def serve(call: Call) -> web.StreamResponse:
+    async def serve(call: Call) -> Answer | Told:
         call.connection.write_through(writer)
-        assert call.request.transport is not None
-        call.request.transport.write(bytes(16 << 20))
+        assert call.transport is not None
+        call.transport.write(bytes(16 << 20))
         await gate.wait()
-        return Told(keep_alive=False)
+        return Told()
 
     async with serving(serve) as server:
         peer, _ = await connected(server)
@@ -155,12 +154,12 @@ async def test_a_client_that_reads_on_is_heard_of_too() -> None:
 async def test_a_writer_that_begins_behind_a_full_transport_is_held_from_the_start() -> None:
     writer, gate = Listener(), asyncio.Event()
 
-    async def serve(call: Call) -> web.StreamResponse:
-        assert call.request.transport is not None
-        call.request.transport.write(bytes(16 << 20))
+    async def serve(call: Call) -> Answer | Told:
+        assert call.transport is not None
+        call.transport.write(bytes(16 << 20))
         call.connection.write_through(writer)
         await gate.wait()
-        return Told(keep_alive=False)
+        return Told()
 
     async with serving(serve) as server:
         peer, _ = await connected(server)

@@ -1,16 +1,11 @@
-"""Answers as bytes: one head, one body, one write. The only place that knows which headers an answer carries.
-
-aiohttp asks a response for `prepare`, `write_eof` and `keep_alive`; that is all these classes take from it.
-"""
+"""Answers as bytes: one head, one body, one write. The only place that knows which headers an answer carries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Any
 
-from aiohttp import web
-from aiohttp.web_request import BaseRequest
+from ferrule.net.call import Call
 
 Headers = Iterable[tuple[str, str]]
 
@@ -35,40 +30,31 @@ def event_stream_head(headers: Headers, *, chunked: bool, keep_alive: bool) -> b
     return f"{_EVENT_STREAM}{lines}{framing}{closing}\r\n".encode("latin-1", "replace")
 
 
-class Answer(web.StreamResponse):
+class Answer:
     """A whole answer. `headers` are those beside framing, type and cache."""
 
     def __init__(self, status: int, body: bytes, headers: Headers = (), content_type: str = "application/json") -> None:
-        super().__init__(status=status)
+        self.status = status
         self.payload = body
         self.extra = headers
         self.type = content_type
         self.close_after = False
         """Set: the connection is not used again (draining, or a body that was not read to its end)."""
 
-    async def prepare(self, request: BaseRequest) -> None:
-        keeps = request.keep_alive and not self.close_after
-        self._keep_alive = keeps
-        connection = [] if keeps and request.version >= (1, 1) else [("connection", "keep-alive" if keeps else "close")]
+    def write(self, call: Call) -> bool:
+        """To the client; whether the connection can carry another request after it."""
+        keeps = call.keeps_alive and not self.close_after
+        connection = [] if keeps and call.takes_chunks else [("connection", "keep-alive" if keeps else "close")]
         fixed = [("content-type", self.type), ("content-length", str(len(self.payload))), ("cache-control", "no-store")]
-        transport = request.transport
+        transport = call.transport
         if transport is None:
             raise ConnectionResetError("the client has gone")
-        transport.write(head(self.status, [*fixed, *self.extra, *connection]) + (b"" if request.method == "HEAD" else self.payload))
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        self._eof_sent = True
+        transport.write(head(self.status, [*fixed, *self.extra, *connection]) + (b"" if call.method == "HEAD" else self.payload))
+        return keeps
 
 
-class Told(web.StreamResponse):
+class Told:
     """An answer that the relay has written already, head and all."""
 
-    def __init__(self, *, keep_alive: bool) -> None:
-        super().__init__()
-        self._keep_alive = keep_alive
-
-    async def prepare(self, request: BaseRequest) -> Any:
-        return None
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        self._eof_sent = True
+    def write(self, call: Call) -> bool:
+        return call.outlives_stream

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
-from time import monotonic
 
 import aiohttp.http_parser
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
-from ferrule.net.api import route_of
-from ferrule.net.call import Call
-from ferrule.net.connection import Connection, Deadlines
-
-Serve = Callable[[Call], Awaitable[web.StreamResponse]]
+from ferrule.net.connection import Connection, Deadlines, Serve
 
 BACKLOG = 4096
 READ_BUFFER_BYTES = 1 << 20
@@ -27,13 +21,18 @@ class ParserMissing(Exception):
     """aiohttp runs on its pure-Python parser, which is slow and more lenient than is safe at an edge."""
 
 
+async def _unused(request: BaseRequest) -> web.StreamResponse:
+    """aiohttp wants a handler; connections of ours call `serve`."""
+    raise NotImplementedError
+
+
 class App(web.Server):
     """aiohttp's low-level server with connections of ours. `serve` answers every call and never fails."""
 
     def __init__(self, serve: Serve, deadlines: Deadlines, max_connections: int) -> None:
         if aiohttp.http_parser.HttpRequestParser is aiohttp.http_parser.HttpRequestParserPy:
             raise ParserMissing("aiohttp's compiled HTTP parser is missing: reinstall aiohttp from a wheel, or unset AIOHTTP_NO_EXTENSIONS")
-        super().__init__(self._handle, handler_cancellation=True)
+        super().__init__(_unused, handler_cancellation=True)
         self._serve = serve
         self.deadlines = deadlines
         self.max_connections = max_connections
@@ -42,6 +41,7 @@ class App(web.Server):
     def __call__(self) -> RequestHandler:
         return Connection(
             self,
+            self._serve,
             loop=self._loop,
             access_log=None,
             auto_decompress=False,
@@ -78,15 +78,6 @@ class App(web.Server):
         for connection in self.connections:
             if isinstance(connection, Connection):
                 connection.sweep(now, self.deadlines)
-
-    async def _handle(self, request: BaseRequest) -> web.StreamResponse:
-        connection = request.protocol
-        assert isinstance(connection, Connection)
-        connection.request_begins()
-        try:
-            return await self._serve(Call(request, connection, route_of(request.raw_path), monotonic()))
-        finally:
-            connection.request_ends()
 
 
 def reserve(host: str, port: int) -> tuple[socket.socket, int]:

@@ -4,42 +4,52 @@ from __future__ import annotations
 
 import zlib
 
-from aiohttp.web_request import BaseRequest
+from aiohttp.streams import StreamReader
 
 from ferrule.errors import Failure
-from ferrule.net.connection import Connection
+from ferrule.net.call import Call
 
 CONTENT_CODINGS = ("gzip", "deflate")
 
 
-async def read(request: BaseRequest, connection: Connection, limit_bytes: int, now: float) -> bytes:
+async def read(call: Call, limit_bytes: int) -> bytes:
     """The whole body, inflated. Raises Failure 413, 415, 400 or 408."""
-    coding = request.headers.get("content-encoding", "").strip().lower()
-    if coding not in ("", "identity", *CONTENT_CODINGS):
+    coding = call.headers.get("content-encoding")
+    if coding is not None:
+        coding = _checked(coding.strip().lower())
+    raw = call.content.read_nowait() if call.content.is_eof() else await _awaited(call, limit_bytes)
+    if len(raw) > limit_bytes:
+        raise _too_large(limit_bytes)
+    return raw if coding is None else _inflate(raw, coding, limit_bytes)
+
+
+def _checked(coding: str) -> str | None:
+    if coding in ("", "identity"):
+        return None
+    if coding not in CONTENT_CODINGS:
         raise Failure(415, f"content-encoding: {coding[:40]!r} is not supported; send the body as it is, or coded as gzip or deflate")
-    promised = request.headers.get("content-length")
+    return coding
+
+
+async def _awaited(call: Call, limit_bytes: int) -> bytes:
+    """A body that is not there yet: what promises to be too large is refused before it is waited for."""
+    promised = call.headers.get("content-length")
     if promised is not None and int(promised) > limit_bytes:
         raise _too_large(limit_bytes)
-    if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    connection.body_since = now
+    if call.headers.get("expect", "").lower() == "100-continue" and call.transport is not None:
+        call.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    call.connection.body_since = call.received_at
     try:
-        raw = await _collect(request, limit_bytes)
+        return await _collect(call.content, limit_bytes)
     except TimeoutError as stalled:
         raise Failure(408, "The request's body did not arrive in time.", headers={"connection": "close"}) from stalled
     finally:
-        connection.body_since = None
-    return raw if coding in ("", "identity") else _inflate(raw, coding, limit_bytes)
+        call.connection.body_since = None
 
 
-async def _collect(request: BaseRequest, limit_bytes: int) -> bytes:
-    content = request.content
-    first = await content.readany()
-    if content.is_eof() and not content.total_bytes > len(first):
-        if len(first) > limit_bytes:
-            raise _too_large(limit_bytes)
-        return first
-    pieces, size = [first], len(first)
+async def _collect(content: StreamReader, limit_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
     while True:
         piece = await content.readany()
         if not piece:

@@ -2,53 +2,59 @@
 
 from __future__ import annotations
 
+from asyncio import Transport
 from collections.abc import Mapping
 from random import getrandbits
 from typing import TYPE_CHECKING
 
-from aiohttp.web_request import BaseRequest
+from aiohttp.helpers import set_exception
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
 
-from ferrule.net.api import Route
-from ferrule.net.connection import Connection
+from ferrule.net.api import route_of
 
 if TYPE_CHECKING:
     from ferrule._core import Exchange
+    from ferrule.net.connection import Connection
 
 
 class Call:
-    """`received_at`: seconds, monotonic. `exchange`: the stream that is being told to the client, once there is one."""
+    """`received_at`: seconds, monotonic. `content`: the body. `exchange`: the stream that is told to the client, once there is one."""
 
-    __slots__ = ("argument", "connection", "exchange", "methods", "received_at", "request", "request_id", "route", "wants_close")
+    __slots__ = (
+        "argument", "connection", "content", "exchange", "headers", "keeps_alive", "method", "methods", "raw_path", "received_at",
+        "request_id", "route", "takes_chunks",
+    )  # fmt: skip
 
-    def __init__(self, request: BaseRequest, connection: Connection, route: Route, received_at: float) -> None:
-        self.request = request
+    def __init__(self, message: RawRequestMessage, content: StreamReader, connection: Connection, received_at: float) -> None:
+        self.method = message.method
+        self.raw_path = message.path
+        self.headers: Mapping[str, str] = message.headers
+        """Found by their names in any case."""
+        self.content = content
         self.connection = connection
-        self.route = route.name
-        self.methods = route.methods
-        self.argument = route.argument
+        self.route, self.methods, self.argument = route_of(message.path)
         self.received_at = received_at
         self.request_id = f"req_{getrandbits(96):024x}"
         self.exchange: Exchange | None = None
-        self.wants_close = False
-        """No further request on this connection (the process is draining)."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self.request.headers
-
-    @property
-    def keeps_alive(self) -> bool:
-        return self.request.keep_alive and not self.wants_close
-
-    @property
-    def takes_chunks(self) -> bool:
+        self.keeps_alive = not message.should_close
+        """Whether the connection is to carry another request: the client wants it, and the process is not draining."""
+        self.takes_chunks = message.version >= (1, 1)
         """HTTP/1.0 knows no chunked coding."""
-        return self.request.version >= (1, 1)
+
+    @property
+    def transport(self) -> Transport | None:
+        """The client's; None when it has gone."""
+        return self.connection.transport
 
     @property
     def outlives_stream(self) -> bool:
         """Whether the connection can carry another request after a stream: without chunked coding its end is the stream's."""
         return self.keeps_alive and self.takes_chunks
+
+    def _cancel(self, error: BaseException) -> None:
+        """aiohttp's name for it: whoever waits for the body gets `error`."""
+        set_exception(self.content, error)
 
 
 def message_id() -> str:

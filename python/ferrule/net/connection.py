@@ -13,12 +13,15 @@ from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import ERROR, RequestHandler, _ErrInfo
-from aiohttp.web_request import BaseRequest
 
 from ferrule.errors import Failure, envelope
-from ferrule.net.answer import Answer
+from ferrule.net.answer import Answer, Told
+from ferrule.net.call import Call
+
+Serve = Callable[[Call], Awaitable[Answer | Told]]
 
 LINGER_S = 1.0
 UNSENT_BYTES = 128 << 10
@@ -47,10 +50,12 @@ class Writer(Protocol):
 class Connection(RequestHandler):
     """One client connection. `writer` is the exchange being told to it, if any."""
 
-    __slots__ = ("body_bytes", "body_since", "descriptor", "head_since", "idle_since", "stalled_bytes", "stalled_since", "writer")
+    __slots__ = ("_serve", "body_bytes", "body_since", "descriptor", "head_since", "idle_since", "stalled_bytes", "stalled_since", "writer")
 
-    def __init__(self, manager: web.Server, **settings: Any) -> None:
+    def __init__(self, manager: web.Server, serve: Serve, **settings: Any) -> None:
         super().__init__(manager, **settings)
+        self._serve = serve
+        self._current_request: Call | None = None  # type: ignore[assignment]  # all that aiohttp does with it is cancel it
         self.writer: Writer | None = None
         self.descriptor: int | None = None
         self.head_since: float | None = None
@@ -113,14 +118,10 @@ class Connection(RequestHandler):
                 finally:
                     self._waiter = None
             message, payload = self._next_message()
-            handler = self._request_handler
-            if handler is None:
+            if self._manager is None:
                 return
-            if isinstance(message, _ErrInfo):
-                handler, message = self._make_error_handler(message), ERROR
-            request = BaseRequest(message, payload, self, None, self._task_handler, self._loop)  # type: ignore[arg-type]
             try:
-                answer = await self._answer(request, handler)
+                keeps_alive = await self._answered(message, payload)
                 if self._paused:
                     await self._until_read()
             except ConnectionError:
@@ -128,30 +129,32 @@ class Connection(RequestHandler):
             except BaseException:
                 self.force_close()
                 raise
-            finally:
-                request._task = None  # type: ignore[assignment]
-            if not await self._has_read(payload) or not answer.keep_alive or self._close or self._upgraded:
+            if not (payload.is_eof() or await self._has_read(payload)) or not keeps_alive or self._close or self._upgraded:
                 break
         if not self._force_close:
             self._task_handler = None
             if self.transport is not None:
                 self.transport.close()
 
-    async def _answer(self, request: BaseRequest, handler: Callable[[BaseRequest], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
-        self._current_request = request
+    async def _answered(self, message: RawRequestMessage | _ErrInfo, payload: StreamReader) -> bool:
+        """Whether the connection can carry another request after this one."""
+        self.head_since = None
+        self.body_bytes = 0
+        if isinstance(message, _ErrInfo):
+            return _refusal(message).write(Call(ERROR, payload, self, 0.0))
+        call = self._current_request = Call(message, payload, self, monotonic())
         try:
-            answer = await handler(request)
-            await answer.prepare(request)
+            return (await self._serve(call)).write(call)
         finally:
-            self._current_request = None
-        return answer
+            self._current_request = self.writer = self.body_since = None
+            self.idle_since = monotonic()
 
     async def _until_read(self) -> None:
         """A client that does not read its answers gets no further one. Until then the write deadline alone holds."""
         await self._drain_helper()
         self.head_since, self.idle_since = None, monotonic()
 
-    def _next_message(self) -> tuple[Any, StreamReader]:
+    def _next_message(self) -> tuple[RawRequestMessage | _ErrInfo, StreamReader]:
         message, payload = self._messages.popleft()
         if self._parser is not None:
             self._parser.message_consumed()
@@ -161,8 +164,6 @@ class Connection(RequestHandler):
 
     async def _has_read(self, payload: StreamReader) -> bool:
         """Whether the request's body came to its end. One that was refused unread gets a moment, so that its sender reads the refusal."""
-        if payload.is_eof():
-            return True
         try:
             async with asyncio.timeout(LINGER_S):
                 while not payload.is_eof():
@@ -178,15 +179,6 @@ class Connection(RequestHandler):
         self.writer = writer
         if self._paused:
             writer.client_paused()
-
-    def request_begins(self) -> None:
-        self.head_since = None
-        self.body_bytes = 0
-
-    def request_ends(self) -> None:
-        self.writer = None
-        self.body_since = None
-        self.idle_since = monotonic()
 
     # The sweep
 
@@ -216,13 +208,9 @@ class Connection(RequestHandler):
         self.stalled_bytes = waiting
         return self.stalled_since is not None and now - self.stalled_since > limit_s
 
-    # What the HTTP parser refuses
 
-    def handle_error(
-        self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> web.StreamResponse:
-        self.request_begins()
-        text = "The request is not valid HTTP." if status < 500 else "Internal error."
-        answer = Answer(status, envelope(Failure(status, text), ""))
-        answer.close_after = True
-        return answer
+def _refusal(error: _ErrInfo) -> Answer:
+    """What is said to what the HTTP parser refuses."""
+    answer = Answer(error.status, envelope(Failure(error.status, "The request is not valid HTTP."), ""))
+    answer.close_after = True
+    return answer
