@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from time import monotonic, time
 
@@ -17,7 +17,7 @@ from ferrule import _core
 from ferrule._core import Exchange
 from ferrule.errors import Failure
 from ferrule.fleet import Fleet
-from ferrule.net.upstream import ConnectFailed, Upstream
+from ferrule.net.upstream import ConnectFailed
 from ferrule.routing.backend import Backend
 from ferrule.routing.choose import AFFINITY, Choice
 from ferrule.routing.health import Verdict
@@ -31,7 +31,7 @@ RETRY_AFTER_CAP_S = 60
 NO_BACKEND = "No backend can take the request at the moment."
 
 
-class Sending(msgspec.Struct, frozen=True):
+class Sending(msgspec.Struct):
     """What is sent, and on whose behalf. `head` makes the client's head once the backend is known."""
 
     path: str
@@ -60,7 +60,8 @@ async def dispatch(fleet: Fleet, exchange: Exchange, sending: Sending, record: R
     tried: set[str] = set()
     retries = 0
     while True:
-        choice, attempt = await _turn(fleet, sending.key, tried, record)
+        taken = _take(fleet, sending.key, tried) if fleet.queue.depth == 0 else None
+        choice, attempt = taken or await _turn(fleet, sending.key, tried, record)
         judgement = _CLIENT_GONE
         try:
             record.chosen(choice)
@@ -82,16 +83,16 @@ async def dispatch(fleet: Fleet, exchange: Exchange, sending: Sending, record: R
         fleet.metrics.retries.inc(judgement.verdict.value)
 
 
+def _take(fleet: Fleet, key: bytes | None, tried: set[str]) -> tuple[Choice, Attempt] | None:
+    """A backend and a place on it, if there is one now."""
+    now = monotonic()
+    choice = fleet.pool.choose(key, tried, now)
+    return None if choice is None else (choice, fleet.pool.start(choice, key, now))
+
+
 async def _turn(fleet: Fleet, key: bytes | None, tried: set[str], record: Record) -> tuple[Choice, Attempt]:
-    """A backend and a place on it; waits in the pool's queue while all are full."""
-
-    def take() -> tuple[Choice, Attempt] | None:
-        now = monotonic()
-        choice = fleet.pool.choose(key, tried, now)
-        return None if choice is None else (choice, fleet.pool.start(choice, key, now))
-
-    if fleet.queue.depth == 0 and (taken := take()) is not None:
-        return taken
+    """Waits in the pool's queue while all are full."""
+    take = partial(_take, fleet, key, tried)
     began = monotonic()
     try:
         if fleet.pool.has_untried(tried, began):
@@ -111,38 +112,37 @@ async def _attempt(fleet: Fleet, backend: Backend, exchange: Exchange, sending: 
     upstream = fleet.upstream(backend)
     pieces = (upstream.request_head(sending.path, len(sending.body), sending.extra_headers), sending.body)
     relay = upstream.take_idle()
-    if relay is not None:
-        await _exchange(relay, exchange, upstream, pieces)
-        if exchange.end != "untouched":
+    while True:
+        is_kept = relay is not None
+        if relay is None:
+            try:
+                began = monotonic()
+                relay = await upstream.connect()
+                record.connected_s += monotonic() - began
+            except ConnectFailed as failed:
+                return _Judgement(Verdict.CONNECT_ERROR, _unreachable(str(failed)), may_retry=True, code="connect_error")
+        waiter = asyncio.get_running_loop().create_future()
+        try:
+            relay.start(exchange, waiter, pieces)
+            await waiter
+        except BaseException:
+            exchange.abort()
+            raise
+        finally:
+            upstream.give_back(relay)
+        if not is_kept or exchange.end != "untouched":
             return _judge(exchange)
         # The backend closed a kept connection in the moment it was picked: it has read nothing, so the same again on a fresh one.
         fleet.metrics.retries.inc("stale_connection")
-    try:
-        began = monotonic()
-        relay = await upstream.connect()
-        record.connected_s += monotonic() - began
-    except ConnectFailed as failed:
-        return _Judgement(Verdict.CONNECT_ERROR, _unreachable(str(failed)), may_retry=True, code="connect_error")
-    await _exchange(relay, exchange, upstream, pieces)
-    return _judge(exchange)
-
-
-async def _exchange(relay: _core.Relay, exchange: Exchange, upstream: Upstream, pieces: Sequence[bytes]) -> None:
-    waiter = asyncio.get_running_loop().create_future()
-    try:
-        relay.start(exchange, waiter, pieces)
-        await waiter
-    except BaseException:
-        exchange.abort()
-        raise
-    finally:
-        upstream.give_back(relay)
+        relay = None
 
 
 def _judge(exchange: Exchange) -> _Judgement:
     end = exchange.end
-    if end in ("complete", "budget", "failed"):
-        return _ANSWERED if end == "complete" or exchange.has_started else _NO_WORD
+    if end == "complete":
+        return _ANSWERED
+    if end in ("budget", "failed"):
+        return _ANSWERED if exchange.has_started else _NO_WORD
     if end == "collected":
         return _ANSWERED if exchange.status == 200 else _refused(exchange)
     if end in ("timeout", "overtime"):

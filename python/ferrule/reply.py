@@ -88,8 +88,8 @@ class Reply:
     # What they share
 
     async def _streamed(self, exchange: Exchange, sending: Sending, translation: Translation | None) -> None:
-        metrics = self.parts.metrics
-        metrics.streams.inc()
+        streams = self.parts.metrics.streams
+        streams.inc()
         self.call.exchange = exchange
         self.call.connection.write_through(exchange)
         try:
@@ -101,7 +101,7 @@ class Reply:
             self.record.end_reason = "drain" if exchange.end == "failed" else end_reason(failure)
             raise
         finally:
-            metrics.streams.inc(by=-1)
+            streams.inc(by=-1)
             self.record.came_to(exchange.outcome)
         self.record.status = 200
         if self.record.end_reason is None:
@@ -168,18 +168,14 @@ class Reply:
         )
 
     def _sending(self, upstream_body: bytes, key: bytes | None, dropped: tuple[str, ...]) -> Sending:
-        headers = self._headers(dropped)
+        self.headers = [("request-id", self.call.request_id), *self.lease.headers().items()]
+        if dropped:
+            self.headers.append(("x-ferrule-dropped", ",".join(dropped)))
+        return Sending(CHAT_ROUTE, upstream_body, key, self._head, self.record.trace_headers or passed_on(self.call.headers))
 
-        def head(backend: str, affinity: str) -> bytes:
-            named = [*headers, ("x-ferrule-backend", backend), ("x-ferrule-affinity", affinity)]
-            self.named = named
-            return event_stream_head(named, chunked=self.call.takes_chunks, keep_alive=self.call.outlives_stream)
-
-        return Sending(CHAT_ROUTE, upstream_body, key, head, self.record.trace_headers or passed_on(self.call.headers))
-
-    def _headers(self, dropped: tuple[str, ...]) -> list[tuple[str, str]]:
-        headers = [("request-id", self.call.request_id), *self.lease.headers().items()]
-        return [*headers, ("x-ferrule-dropped", ",".join(dropped))] if dropped else headers
+    def _head(self, backend: str, affinity: str) -> bytes:
+        self.named = [*self.headers, ("x-ferrule-backend", backend), ("x-ferrule-affinity", affinity)]
+        return event_stream_head(self.named, chunked=self.call.takes_chunks, keep_alive=self.call.outlives_stream)
 
     def _answer(self, payload: bytes) -> Answer:
         self.record.status = 200
