@@ -154,6 +154,19 @@ async def test_it_ends_when_its_workers_have(stage: Stage) -> None:
     assert stage.pauses == []
 
 
+async def test_a_second_signal_is_passed_on(stage: Stage) -> None:
+    keepers = stage.keep()
+    await until(lambda: stage.started)
+    stage.supervisor._stop()
+    assert stage.supervisor._ended.is_set()
+    ending = asyncio.ensure_future(stage.supervisor._end(keepers))
+    await until(lambda: stage.started[0].signals == [signal.SIGTERM])
+    stage.supervisor._stop()
+    assert stage.started[0].signals == [signal.SIGTERM, signal.SIGTERM]
+    stage.started[0].end(0)
+    await ending
+
+
 async def test_a_worker_that_does_not_end_is_killed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervising, "EXTRA_GRACE_S", 0.01)
     keepers = stage.keep()
@@ -275,9 +288,9 @@ async def test_a_worker_answers_until_its_supervisor_is_gone() -> None:
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours)
     ended = asyncio.Event()
-    worker: Any = SimpleNamespace(snapshot=lambda: snapshot(pid=9))
+    worker: Any = SimpleNamespace(snapshot=lambda: snapshot(pid=9), ended=ended)
     worker_reads, worker_writes = await asyncio.open_connection(sock=theirs)
-    answering = asyncio.ensure_future(supervising._answer(worker, worker_reads, worker_writes, ended))
+    answering = asyncio.ensure_future(supervising._answer(worker, worker_reads, worker_writes))
     writer.write(b"?")
     length = int.from_bytes(await reader.readexactly(4), "big")
     assert msgspec.msgpack.decode(await reader.readexactly(length), type=Snapshot).worker.pid == 9

@@ -202,6 +202,25 @@ async def test_draining_ends_with_the_grace(files: Files, running: tuple[Worker,
         assert b"event: error" in await answer.read()
 
 
+async def test_a_second_signal_ends_a_drain_at_once(
+    files: Files, running: tuple[Worker, aiohttp.ClientSession], caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, client = running
+    files.backend.play(Reply((D({"content": "a"}), Hold())))
+    worker.end()
+    assert worker.ended.is_set()
+    async with client.post("/v1/messages", json=REQ(stream=True)) as answer:
+        await answer.content.readuntil(b"text_delta")
+        with caplog.at_level(logging.INFO):
+            draining = asyncio.ensure_future(worker.drain())
+            await until(lambda: worker.parts.is_draining)
+            assert "draining for at most 5 s, a second signal ends it now; 1 stream is running" in caplog.text
+            worker.end()
+            await draining
+        assert b"event: error" in await answer.read()
+    assert "a second signal came; 1 stream is cut" in caplog.text
+
+
 # What it tells
 
 

@@ -90,6 +90,7 @@ class Supervisor:
         self._log_level = log_level
         self._children = [_Child(number) for number in range(configuration.workers)]
         self._admin = Admin(self._snapshots)
+        self._ended = asyncio.Event()
         self._is_ending = False
 
     async def run(self) -> int:
@@ -107,13 +108,12 @@ class Supervisor:
         with tempfile.TemporaryDirectory(prefix="ferrule-", dir=_memory_folder()) as folder:
             counts_file = str(Path(folder) / "limits")
             SharedStore.create(counts_file, self._config.workers)
-            ended = asyncio.Event()
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, ended.set)
+                loop.add_signal_handler(number, self._stop)
             loop.add_signal_handler(signal.SIGHUP, self._pass_on, signal.SIGHUP)
             keepers = [loop.create_task(self._keep(child, port, counts_file)) for child in self._children]
             log.info("listening on %s:%d with %d workers, admin on %s:%d", self._config.listen.host, port, len(self._children), *admin)
-            await ended.wait()
+            await self._ended.wait()
             await self._end(keepers)
 
     async def _keep(self, child: _Child, port: int, counts_file: str) -> None:
@@ -175,6 +175,11 @@ class Supervisor:
         answers = await asyncio.gather(*(child.snapshot() for child in self._children))
         return [answer for answer in answers if answer is not None]
 
+    def _stop(self) -> None:
+        if self._ended.is_set():
+            self._pass_on(signal.SIGTERM)  # their second one, which ends them at once
+        self._ended.set()
+
     def _pass_on(self, number: signal.Signals) -> None:
         for child in self._children:
             if child.process is not None and child.process.returncode is None:
@@ -232,13 +237,13 @@ async def serve_alone(settings: Settings, configuration: Config) -> int:
         return [worker.snapshot()]
 
     admin = Admin(ask)
-    ended = _on_signals(worker)
+    _on_signals(worker)
     try:
         with _opening("listen", configuration.listen, settings):
             address = await worker.start()
         admin_address = await _open_admin(admin, configuration, settings)
         log.info("listening on %s:%d, admin on %s:%d", *address, *admin_address)
-        await ended.wait()
+        await worker.ended.wait()
         await worker.drain()
     finally:
         await worker.close()
@@ -248,32 +253,30 @@ async def serve_alone(settings: Settings, configuration: Config) -> int:
 
 async def serve_under_supervisor(settings: Settings, control: socket.socket) -> int:
     worker = Worker(settings, settings.read())
-    ended = _on_signals(worker)
+    _on_signals(worker)
     await worker.start()
     reader, writer = await asyncio.open_connection(sock=control)
-    answering = asyncio.get_running_loop().create_task(_answer(worker, reader, writer, ended))
-    await ended.wait()
+    answering = asyncio.get_running_loop().create_task(_answer(worker, reader, writer))
+    await worker.ended.wait()
     await worker.drain()
     answering.cancel()
     await worker.close()
     return 0
 
 
-async def _answer(worker: Worker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ended: asyncio.Event) -> None:
+async def _answer(worker: Worker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while await reader.read(1):
         snapshot = _encode(worker.snapshot())
         writer.write(len(snapshot).to_bytes(_LENGTH_BYTES, "big") + snapshot)
         await writer.drain()
-    ended.set()  # the supervisor is gone: nobody would count, restart or drain us
+    worker.ended.set()  # the supervisor is gone: nobody would count, restart or drain us
 
 
-def _on_signals(worker: Worker) -> asyncio.Event:
+def _on_signals(worker: Worker) -> None:
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+        loop.add_signal_handler(number, worker.end)
     loop.add_signal_handler(signal.SIGHUP, worker.reload)
-    return ended
 
 
 def _main(arguments: list[str]) -> int:

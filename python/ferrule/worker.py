@@ -96,6 +96,8 @@ class Worker:
         self._shared = Shared(settings.place, self.metrics, Pump())
         self._watched = self._stamps()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.ended = asyncio.Event()
+        self._is_hurried = False
 
     # Life
 
@@ -113,16 +115,23 @@ class Worker:
         _calm_collector()
         return address
 
+    def end(self) -> None:
+        """Asks for the end: at first in good order, from the second time on at once."""
+        self._is_hurried = self.ended.is_set()
+        self.ended.set()
+
     async def drain(self) -> None:
         """Answers what still comes for a moment, then turns it away; lets streams run to their end within the grace period, then ends
         them with an error event."""
         self.parts.is_draining = True
         began = monotonic()
-        log.info("draining: %d streams are running", len(self.proxy.live))
+        grace_s = self.parts.config.drain_grace_s
+        log.info("draining for at most %g s, a second signal ends it now; %s running", grace_s, _streams(len(self.proxy.live)))
         while self._is_busy() or monotonic() - began < QUIET_BEFORE_EXIT_S:
             self.parts.turns_away = monotonic() - began >= QUIET_BEFORE_EXIT_S
-            if monotonic() - began > self.parts.config.drain_grace_s:
-                log.warning("the grace period is over; %d streams are cut", len(self.proxy.live))
+            if self._is_hurried or monotonic() - began > grace_s:
+                reason = "a second signal came" if self._is_hurried else "the grace period is over"
+                log.warning("%s; %s cut", reason, _streams(len(self.proxy.live)))
                 self.proxy.end_all()
                 await asyncio.sleep(0.2)
                 break
@@ -252,6 +261,10 @@ class Worker:
 def _keys(configuration: Config) -> KeyRing:
     file = configuration.auth.keys_file
     return KeyRing.load(file) if file else KeyRing.open()
+
+
+def _streams(count: int) -> str:
+    return "1 stream is" if count == 1 else f"{count} streams are"
 
 
 def _deadlines(configuration: Config) -> Deadlines:

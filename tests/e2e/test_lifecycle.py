@@ -83,6 +83,20 @@ def test_streams_that_outlive_the_grace_end_with_an_error(new_backend: Callable[
         assert proxy.process.wait(10) == 0
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_second_signal_ends_it_at_once(new_backend: Callable[..., ScriptedBackend], tmp_path: Path, workers: int) -> None:
+    backend = new_backend()
+    settings = config_for(backend.url, workers=workers, drain_grace_s=600)
+    with Ferrule(settings, tmp_path) as proxy, ThreadPoolExecutor(1) as threads, held(backend):
+        live = threads.submit(proxy.stream)
+        backend.wait_for_requests(1)
+        proxy.signal(signal.SIGTERM)
+        proxy.wait_for_readyz(503, 2)
+        proxy.signal(signal.SIGINT)
+        assert story_of(assert_ends_with_error(live.result(10).events)) == [("text", "a")]
+        assert proxy.process.wait(10) == 0
+
+
 @pytest.mark.parametrize("by", ["signal", "change", "symlink"])
 def test_reload(new_backend: Callable[..., ScriptedBackend], tmp_path: Path, by: str) -> None:
     one, other = new_backend(), new_backend()
