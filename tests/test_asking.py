@@ -11,7 +11,7 @@ from tests.doubles.proxy import free_port
 from tests.parts import config_of
 
 from ferrule._core import Pump
-from ferrule.asking import ANSWER_LIMIT_BYTES, Asking, authorization
+from ferrule.asking import ANSWER_LIMIT_BYTES, Asking, Finding, authorization
 from ferrule.catalog import Listed
 from ferrule.config import Flags, from_flags, loads
 from ferrule.engines import PROFILES
@@ -33,18 +33,18 @@ def asking(session: aiohttp.ClientSession, backend: ScriptedBackend) -> Asking:
 @pytest.mark.parametrize(
     ("play", "found"),
     [
-        (whole(b""), (Probed.OK, 0.0)),
-        (whole(b"", 204), (Probed.OK, 0.0)),
-        (whole(b"", 302, [("location", "/elsewhere")]), (Probed.OK, 0.0)),
-        (whole(b"", 503), (Probed.FAILED, 0.0)),
-        (whole(b"", 404), (Probed.FAILED, 0.0)),
-        (whole(b"", 429, [("retry-after", "7")]), (Probed.BUSY, 7.0)),
-        (whole(b"", 429), (Probed.BUSY, 0.0)),
-        (Reply((b"nonsense",), framing="length", content_length=99), (Probed.FAILED, 0.0)),
+        (whole(b""), Finding(Probed.OK)),
+        (whole(b"", 204), Finding(Probed.OK)),
+        (whole(b"", 302, [("location", "/elsewhere")]), Finding(Probed.OK)),
+        (whole(b"", 503), Finding(Probed.FAILED, reason="GET /health: HTTP 503")),
+        (whole(b"", 404), Finding(Probed.FAILED, reason="GET /health: HTTP 404")),
+        (whole(b"", 429, [("retry-after", "7")]), Finding(Probed.BUSY, 7.0)),
+        (whole(b"", 429), Finding(Probed.BUSY)),
+        (Reply((b"nonsense",), framing="length", content_length=99), Finding(Probed.FAILED, reason="GET /health: no answer within 0.3 s")),
     ],
     ids=["200", "204", "302", "503", "404", "429-after", "429", "cut"],
 )
-async def test_health(asking: Asking, backend: ScriptedBackend, play: Play, found: tuple[Probed, float]) -> None:
+async def test_health(asking: Asking, backend: ScriptedBackend, play: Play, found: Finding) -> None:
     backend.routes["GET", "/health"] = play
     if isinstance(play, Reply) and play.content_length is not None:
         play.steps = (*play.steps, Hold())
@@ -58,8 +58,9 @@ async def test_silence_and_absence(session: aiohttp.ClientSession, asking: Askin
     assert (silent.status, silent.found, silent.trouble) == (0, None, "no answer within 0.05 s")
     nobody = Asking(session, Upstream(f"http://127.0.0.1:{free_port()}", None, 1.0, Pump()))
     absent = await nobody.get("/health", 1.0)
-    assert absent.status == 0
-    assert absent.trouble
+    assert (absent.status, absent.trouble) == (0, "connection refused")
+    nameless = Asking(session, Upstream("http://no-such-host.invalid", None, 1.0, Pump()))
+    assert (await nameless.get("/health", 5.0)).trouble == "the name does not resolve"
 
 
 async def test_a_description_tells_the_offer(asking: Asking, backend: ScriptedBackend) -> None:

@@ -38,6 +38,23 @@ async def test_a_backend_that_is_down_is_not_asked_further(backend: ScriptedBack
         assert not fleet.is_ready(monotonic())
 
 
+async def test_it_says_why_a_backend_is_down_and_when_it_is_back(backend: ScriptedBackend, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "ferrule.fleet")
+    backend.routes["GET", "/health"] = whole({}, 503)
+    async with running_fleet(config_of(backend.url.replace("http://", "http://user:secret@"))) as fleet:
+        (shown,) = fleet.view(monotonic()).backends
+        assert (shown.state, shown.reason) == ("down", "GET /health: HTTP 503")
+        backend.routes["GET", "/health"] = whole({})
+        for later_s in (100, 200):
+            fleet.sweep(monotonic() + later_s)
+            await until(lambda: not any(member.has_probe for member in fleet._members.values()))
+        (shown,) = fleet.view(monotonic()).backends
+        assert (shown.state, shown.reason) == ("up", None)
+    told = [(record.levelname, record.message) for record in caplog.records]
+    name = f"backend {shown.name} ({backend.url})"
+    assert told == [("WARNING", f"{name} is down: GET /health: HTTP 503"), ("INFO", f"{name} is up")]
+
+
 async def test_models_of_all_its_backends(backend: ScriptedBackend, new_backend: Callable[..., ScriptedBackend]) -> None:
     other = new_backend(model="n", max_model_len=5)
     async with running_fleet(config_of(backend.url, other.url)) as fleet:

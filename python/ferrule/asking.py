@@ -5,6 +5,7 @@ Nothing here raises for what a backend answers, or for its silence; what follows
 
 from __future__ import annotations
 
+import os
 from time import time
 
 import aiohttp
@@ -33,6 +34,14 @@ class Answer(msgspec.Struct, frozen=True):
         return self.body if self.status == 200 else None
 
 
+class Finding(msgspec.Struct, frozen=True):
+    """What a probe found. `retry_after_s`: for how long a busy backend asks to be left alone; `reason`: why a probe failed."""
+
+    probed: Probed
+    retry_after_s: float = 0.0
+    reason: str | None = None
+
+
 class Description(msgspec.Struct, frozen=True):
     """What a backend says of itself: the bodies of `/v1/models`, `/version` and `/props`, where it has them."""
 
@@ -52,12 +61,13 @@ class Asking:
         self._session = session
         self._upstream = upstream
 
-    async def health(self, path: str, timeout_s: float) -> tuple[Probed, float]:
-        """What a probe found, and for how many seconds a busy backend asks to be left alone."""
+    async def health(self, path: str, timeout_s: float) -> Finding:
         answer = await self.get(path, timeout_s)
         if answer.status == 429:
-            return Probed.BUSY, seconds_of(answer.retry_after, time())
-        return (Probed.OK if 0 < answer.status < 400 else Probed.FAILED), 0.0
+            return Finding(Probed.BUSY, seconds_of(answer.retry_after, time()))
+        if 0 < answer.status < 400:
+            return Finding(Probed.OK)
+        return Finding(Probed.FAILED, reason=f"GET {path}: {f'HTTP {answer.status}' if answer.status else answer.trouble}")
 
     async def description(self, timeout_s: float, *, names_engine: bool = True) -> Description | None:
         """None: it did not list its models. `names_engine`: also ask what tells one engine from another."""
@@ -89,7 +99,16 @@ class Asking:
         except TimeoutError:
             return Answer(0, trouble=f"no answer within {timeout_s:g} s")
         except (aiohttp.ClientError, OSError) as trouble:
-            return Answer(0, trouble=str(trouble) or type(trouble).__name__)
+            return Answer(0, trouble=_worded(trouble))
+
+
+def _worded(trouble: Exception) -> str:
+    match trouble:
+        case aiohttp.ClientConnectorDNSError():
+            return "the name does not resolve"
+        case OSError(errno=int(number)):
+            return os.strerror(number).lower()
+    return str(trouble) or type(trouble).__name__
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

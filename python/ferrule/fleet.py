@@ -39,6 +39,8 @@ class Member(msgspec.Struct):
     offer: Offer | None = None
     asked_at: float = -OFFER_EVERY_S
     has_probe: bool = False
+    reason: str | None = None
+    """Why the last probe failed."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -184,6 +186,7 @@ class Fleet:
                 sessions=backend.sessions,
                 weight=backend.weight,
                 draining=backend.draining,
+                reason=self._members[backend.name].reason if backend.probe == "down" else None,
             )
             for backend in self.pool.status(now).backends
         ]
@@ -199,17 +202,25 @@ class Fleet:
     async def _probe(self, backend: Backend, member: Member) -> None:
         try:
             health = self.settings.health
-            result, retry_after_s = await member.asking.health(health.path, health.timeout_s)
+            found = await member.asking.health(health.path, health.timeout_s)
+            member.reason = found.reason
             was_up = backend.health.is_up
-            self.pool.probed(backend, result, monotonic(), retry_after_s)
+            self.pool.probed(backend, found.probed, monotonic(), found.retry_after_s)
             if backend.health.is_up is not was_up:
-                log.info("backend %s is %s", backend.name, "up" if backend.health.is_up else "down")
+                self._log_change(backend, member)
             self.queue.wake()
-            if result is Probed.OK and monotonic() - member.asked_at >= OFFER_EVERY_S:
+            if found.probed is Probed.OK and monotonic() - member.asked_at >= OFFER_EVERY_S:
                 member.asked_at = monotonic()
                 await self._ask_offer(member)
         finally:
             member.has_probe = False
+
+    def _log_change(self, backend: Backend, member: Member) -> None:
+        address = config.redacted(backend.url)
+        if backend.health.is_up:
+            log.info("backend %s (%s) is up", backend.name, address)
+        else:
+            log.warning("backend %s (%s) is down: %s", backend.name, address, member.reason)
 
     async def _ask_offer(self, member: Member) -> None:
         timeout_s = self.settings.health.timeout_s

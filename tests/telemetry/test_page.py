@@ -40,7 +40,7 @@ STATUS: dict[str, Any] = {
             "backends": [
                 backend("alpha"),
                 backend("bravo", inflight=64, sessions=7, weight=2.0),
-                backend("charlie", healthy=False, state="down", breaker="open", inflight=0, sessions=0),
+                backend("charlie", healthy=False, state="down", breaker="open", inflight=0, sessions=0, reason="connection refused"),
                 backend("delta", draining=True, state="draining", breaker="half_open", inflight=2),
                 backend("echo", healthy=False, breaker="open", inflight=0),
                 backend("foxtrot", healthy=False, state="unknown", inflight=0),
@@ -185,6 +185,7 @@ def test_it_shows_state_pools_and_backends(page: Any, admin: Admin) -> None:
     ):
         for text in (health, breaker, load):
             expect(row(page, name)).to_contain_text(text)
+    expect(row(page, "charlie").locator('[data-name="Health"] .soft')).to_have_text("connection refused")
     expect(row(page, "bravo").locator('[data-name="Sessions"]')).to_have_text("7")
     expect(page.locator("#workers")).to_contain_text("4711")
 

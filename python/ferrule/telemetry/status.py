@@ -15,7 +15,7 @@ class WorkerView(msgspec.Struct):
 
 
 class BackendView(msgspec.Struct):
-    """`address` has no credentials."""
+    """`address` has no credentials. `reason`: why its probes fail; None when they do not."""
 
     name: str
     address: str
@@ -27,6 +27,7 @@ class BackendView(msgspec.Struct):
     sessions: int
     weight: float
     draining: bool
+    reason: str | None = None
 
 
 class PoolView(msgspec.Struct):
