@@ -11,7 +11,7 @@ import pytest
 
 from ferrule.admin import Admin
 from ferrule.telemetry.metrics import Metrics
-from ferrule.telemetry.status import BackendView, PoolView, WorkerView
+from ferrule.telemetry.status import BackendView, ConfigView, PoolView, WorkerView
 from ferrule.worker import Snapshot
 
 
@@ -101,6 +101,14 @@ async def test_status_says_why_not(port: Port, workers: list[Snapshot], state: s
     status, _, text = await port.get("/status")
     told = msgspec.json.decode(text)
     assert (status, told["state"], told["reason"]) == (200, state, reason)
+
+
+async def test_status_tells_of_a_refused_configuration(port: Port) -> None:
+    good, bad = ConfigView(True, None, "2026-01-01T00:00:00+00:00"), ConfigView(False, "f.yaml: listne", "2026-01-01T00:00:00+00:00")
+    for views, expected in (([good, good], good), ([good, bad], bad), ([None], None)):
+        port.workers = [snapshot(config=view) for view in views]
+        _, _, text = await port.get("/status")
+        assert msgspec.json.decode(text)["config"] == msgspec.to_builtins(expected)
 
 
 async def test_the_page_and_nothing_else(port: Port) -> None:

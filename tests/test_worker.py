@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 import yaml
 from tests.doubles.backend import Hold, Reply, ScriptedBackend, whole
@@ -19,6 +20,7 @@ from tests.parts import running_worker, until
 
 from ferrule import worker as working
 from ferrule.config import ConfigError, Flags
+from ferrule.fleet import Place
 from ferrule.worker import Settings, Worker
 
 
@@ -96,12 +98,33 @@ async def test_a_bad_file_is_refused_and_the_old_kept(
     files.write(**wrong)
     with caplog.at_level(logging.ERROR):
         worker._sweep_once(monotonic())
-    assert "refused and the old one kept" in caplog.text
+    assert "the new configuration is refused and the one of 20" in caplog.text
+    told = worker.snapshot().config
+    assert told is not None
+    assert (told.ok, told.error in caplog.text if told.error else False) == (False, True)
     assert (worker.parts.config, worker.parts.keys, worker.parts.catalog) == before
     assert await status_of(client) == 200
     caplog.clear()
     worker._sweep_once(monotonic())
     assert caplog.text == ""  # said once
+    files.write()
+    worker._sweep_once(monotonic())
+    mended = worker.snapshot().config
+    assert mended is not None
+    assert (mended.ok, mended.error) == (True, None)
+    assert mended.loaded_at >= told.loaded_at
+
+
+async def test_one_of_several_workers_speaks_of_a_reload(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    settings = files.write()
+    second = msgspec.structs.replace(settings, place=Place(1, 2))
+    async with running_worker(second) as (worker, _):
+        files.write(listne=1)
+        worker.reload()
+        assert "listne" not in caplog.text
+        told = worker.snapshot().config
+        assert told is not None
+        assert "listne" in (told.error or "")
 
 
 async def test_a_file_that_vanishes_is_a_bad_file(

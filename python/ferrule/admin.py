@@ -11,7 +11,7 @@ from aiohttp import web
 
 from ferrule import __version__
 from ferrule.telemetry.metrics import Aggregate, page
-from ferrule.telemetry.status import Status, joined, totals
+from ferrule.telemetry.status import ConfigView, Status, joined, totals
 from ferrule.worker import Snapshot
 
 Ask = Callable[[], Awaitable[list[Snapshot]]]
@@ -72,6 +72,7 @@ class Admin:
             uptime_s=round(monotonic() - self._began, 3),
             state="draining" if any(s.is_draining for s in snapshots) else "ready" if reason is None else "not_ready",
             reason=reason,
+            config=_config(snapshots),
             workers=[snapshot.worker for snapshot in snapshots],
             pools=joined([snapshot.pools for snapshot in snapshots]),
             counters=counters,
@@ -80,6 +81,12 @@ class Admin:
             latency=latency,
         )
         return web.Response(body=msgspec.json.encode(status), content_type="application/json", headers={"cache-control": "no-store"})
+
+
+def _config(snapshots: list[Snapshot]) -> ConfigView | None:
+    """What the first worker says, unless another one has something to complain of."""
+    views = [snapshot.config for snapshot in snapshots if snapshot.config is not None]
+    return next((view for view in views if not view.ok), views[0] if views else None)
 
 
 def _not_ready(snapshots: list[Snapshot]) -> str | None:

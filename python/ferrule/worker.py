@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import resource
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
@@ -30,7 +31,7 @@ from ferrule.proxy import Proxy
 from ferrule.telemetry.accesslog import AccessLog
 from ferrule.telemetry.ledger import Ledger
 from ferrule.telemetry.metrics import Family, Metrics
-from ferrule.telemetry.status import PoolView, WorkerView
+from ferrule.telemetry.status import ConfigView, PoolView, WorkerView
 from ferrule.telemetry.tracing import open_tracing
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Snapshot(msgspec.Struct):
     is_ready: bool
     is_draining: bool
     reason: str | None
+    config: ConfigView | None = None
 
 
 class Worker:
@@ -96,6 +98,7 @@ class Worker:
         self._shared = Shared(settings.place, self.metrics, Pump())
         self._watched = self._stamps()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._config_view = _read_now()
         self.ended = asyncio.Event()
         self._is_hurried = False
 
@@ -161,18 +164,27 @@ class Worker:
             new = self.settings.read()
             keys = _keys(new)
         except ConfigError as wrong:
-            log.error("the new configuration is refused and the old one kept:\n%s", wrong)
+            self._config_view = msgspec.structs.replace(self._config_view, ok=False, error=str(wrong))
+            if self._speaks:
+                log.error("the new configuration is refused and the one of %s kept:\n%s", self._config_view.loaded_at, wrong)
             return
         old = self.parts.config
         for setting in ("listen", "admin", "workers", "limits"):
-            if getattr(new, setting) != getattr(old, setting):
+            if self._speaks and getattr(new, setting) != getattr(old, setting):
                 log.warning("%s changed; that takes a restart", setting)
         self.parts.config, self.parts.keys = new, keys
         self.app.deadlines, self.app.max_connections = _deadlines(new), new.edge.max_connections
         self._change_fleets(new)
         offers = {name: fleet.offer for name, fleet in self.parts.fleets.items()}
         self.parts.catalog = Catalog(new, offers)
-        log.info("configuration and keys are read again")
+        self._config_view = _read_now()
+        if self._speaks:
+            log.info("configuration and keys are read again")
+
+    @property
+    def _speaks(self) -> bool:
+        """Every worker reads the same files, so one of them says what came of it."""
+        return self.settings.place.worker == 0
 
     def _change_fleets(self, new: Config) -> None:
         fleets = self.parts.fleets
@@ -245,6 +257,7 @@ class Worker:
             is_ready=is_ready,
             is_draining=self.parts.is_draining,
             reason=reason,
+            config=self._config_view,
         )
 
     def _readiness(self, now: float) -> tuple[bool, str | None]:
@@ -261,6 +274,10 @@ class Worker:
 def _keys(configuration: Config) -> KeyRing:
     file = configuration.auth.keys_file
     return KeyRing.load(file) if file else KeyRing.open()
+
+
+def _read_now() -> ConfigView:
+    return ConfigView(True, None, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 def _streams(count: int) -> str:

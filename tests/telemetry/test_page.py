@@ -244,8 +244,9 @@ def test_draining_and_not_ready_are_told_with_their_reason(page: Any, admin: Adm
     page.goto(admin.url)
     playwright.expect(page.locator("#state")).to_have_text("not ready")
     playwright.expect(page.locator("#about")).to_contain_text("no healthy backend")
-    admin.status.update(state="draining", reason=None)
+    admin.status.update(state="draining", reason=None, config={"ok": False, "error": "f.yaml: listne", "loaded_at": ""})
     playwright.expect(page.locator("#state")).to_have_text("draining", timeout=2000)
+    playwright.expect(page.locator("#about")).to_contain_text("the new configuration is refused: f.yaml: listne")
 
 
 def test_the_keyboard_reaches_everything(page: Any, admin: Admin) -> None:

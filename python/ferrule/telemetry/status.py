@@ -30,6 +30,14 @@ class BackendView(msgspec.Struct):
     reason: str | None = None
 
 
+class ConfigView(msgspec.Struct, frozen=True):
+    """Of the configuration in force: when it was read (ISO 8601, UTC), and what is wrong with a newer one that was refused."""
+
+    ok: bool
+    error: str | None
+    loaded_at: str
+
+
 class PoolView(msgspec.Struct):
     name: str
     discovery_age_s: float
@@ -49,6 +57,7 @@ class Status(msgspec.Struct):
     uptime_s: float
     state: str
     reason: str | None
+    config: ConfigView | None
     workers: list[WorkerView]
     pools: list[PoolView]
     counters: dict[str, float]
