@@ -5,7 +5,6 @@ Nothing here raises for what a backend answers, or for its silence; what follows
 
 from __future__ import annotations
 
-import os
 from time import time
 
 import aiohttp
@@ -106,8 +105,8 @@ def _worded(trouble: Exception) -> str:
     match trouble:
         case aiohttp.ClientConnectorDNSError():
             return "the name does not resolve"
-        case OSError(errno=int(number)):
-            return os.strerror(number).lower()
+        case OSError(errno=int()):
+            return config.reason_of(trouble)
     return str(trouble) or type(trouble).__name__
 
 

@@ -20,7 +20,7 @@ from time import monotonic
 import msgspec
 
 from ferrule.admin import Admin
-from ferrule.config import Address, Config, ConfigError, Problem
+from ferrule.config import Address, Config, ConfigError, Problem, reason_of
 from ferrule.fleet import Place
 from ferrule.gate.stores.shared import SharedStore
 from ferrule.net.app import reserve
@@ -210,10 +210,8 @@ def _opening(setting: str, address: Address, settings: Settings) -> Iterator[Non
     try:
         yield
     except OSError as trouble:
-        # what the system says, without the words that asyncio puts around it
-        reason = trouble.strerror if isinstance(trouble, socket.gaierror) else os.strerror(trouble.errno or 0)
         path = setting if getattr(settings.flags, setting) is None else f"--{setting}"
-        raise ConfigError([Problem(path, f"{address}: {(reason or str(trouble)).lower()}")]) from None
+        raise ConfigError([Problem(path, f"{address}: {reason_of(trouble)}")]) from None
 
 
 async def _open_admin(admin: Admin, configuration: Config, settings: Settings) -> tuple[str, int]:

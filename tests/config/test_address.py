@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import errno
+import socket
 
 import pytest
 
-from ferrule.config.address import Address, BackendUrl, parse_address, parse_backend_url
+from ferrule.config.address import Address, BackendUrl, parse_address, parse_backend_url, reason_of
 from ferrule.config.secret import Secret
 
 
@@ -87,3 +89,15 @@ def test_what_is_no_backend_url_is_said_without_its_password(value: object, expe
     with pytest.raises(ValueError, match=expected) as raised:
         parse_backend_url(value)
     assert "canary" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (OSError(errno.EADDRINUSE, "error while attempting to bind"), "address already in use"),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "name or service not known"),
+        (OSError("Multiple exceptions"), "multiple exceptions"),
+    ],
+)
+def test_reasons_are_the_systems(trouble: OSError, reason: str) -> None:
+    assert reason_of(trouble) == reason

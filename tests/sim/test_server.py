@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -190,3 +191,32 @@ def test_a_wrong_fault_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> Non
         main(["--fault", "nonsense"])
     assert ended.value.code == 2
     assert "keepalive-only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--port", "65536", "expected 0 to 65535"),
+        ("--port=-1", "", "expected 0 to 65535"),
+        ("--port", "x", "expected 0 to 65535"),
+        ("--tokens-per-second=-1", "", "expected a number from 0 on"),
+        ("--tokens-per-second", "nan", "expected a number from 0 on"),
+        ("--ttft-ms", "inf", "expected a number from 0 on"),
+        ("--drain-s", "soon", "expected a number from 0 on"),
+        ("--max-model-len", "0", "expected a whole number from 1 on"),
+    ],
+)
+def test_numbers_out_of_range_are_wrong_usage(option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([option, value] if value else [option])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_port_that_cannot_be_opened_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as theirs:
+        port = theirs.getsockname()[1]
+        assert main(["--port", str(port)]) == 1
+    assert capsys.readouterr().err == f"ferrule sim: 127.0.0.1:{port}: address already in use\n"
+    assert main(["--host", "no-such-host.invalid", "--port", "1"]) == 1
+    assert capsys.readouterr().err.startswith("ferrule sim: no-such-host.invalid:1: ")

@@ -1,6 +1,6 @@
 """The configuration: one typed value, read from YAML, flags and the environment; every problem named with its path."""
 
-from ferrule.config.address import Address, BackendUrl
+from ferrule.config.address import Address, BackendUrl, reason_of
 from ferrule.config.loading import from_flags, load, loads
 from ferrule.config.problems import ConfigError, Problem
 from ferrule.config.secret import Secret, redacted
@@ -46,5 +46,6 @@ __all__ = [
     "load",
     "loads",
     "matches",
+    "reason_of",
     "redacted",
 ]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import os
+import socket
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
@@ -83,6 +85,12 @@ def parse_backend_url(value: object) -> BackendUrl:
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     suffix = "" if port is None or port == DEFAULT_PORTS[parts.scheme] else f":{port}"
     return BackendUrl(f"{parts.scheme}://{host}{suffix}{path}", _basic_auth(parts))
+
+
+def reason_of(trouble: OSError) -> str:
+    """Why an address could not be used, in the system's words alone."""
+    reason = trouble.strerror if isinstance(trouble, socket.gaierror) or not trouble.errno else os.strerror(trouble.errno)
+    return (reason or str(trouble)).lower()
 
 
 def _basic_auth(parts: SplitResult) -> Secret | None:

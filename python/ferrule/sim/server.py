@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import signal
+import sys
 from collections.abc import Sequence
 
 import msgspec
 import uvloop
 from aiohttp import web
 
+from ferrule.config import reason_of
 from ferrule.sim import answer as model
 from ferrule.sim import faults, wire
 from ferrule.sim.answer import SimSettings
@@ -53,7 +56,11 @@ async def listen(settings: SimSettings) -> tuple[web.AppRunner, str]:
     fault = app[ENGINE].fault
     if fault is not None and fault.name == "refuse":
         return runner, f"http://{settings.host}:{settings.port}"
-    await web.TCPSite(runner, settings.host, settings.port, backlog=4096).start()
+    try:
+        await web.TCPSite(runner, settings.host, settings.port, backlog=4096).start()
+    except OSError:
+        await runner.cleanup()
+        raise
     return runner, f"http://{settings.host}:{runner.addresses[0][1]}"
 
 
@@ -74,7 +81,12 @@ async def run_sim(settings: SimSettings) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """`ferrule sim`."""
-    uvloop.run(run_sim(_settings(argv)))
+    settings = _settings(argv)
+    try:
+        uvloop.run(run_sim(settings))
+    except OSError as trouble:
+        print(f"ferrule sim: {settings.host}:{settings.port}: {reason_of(trouble)}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -87,14 +99,14 @@ def _settings(argv: Sequence[str]) -> SimSettings:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--port", type=_port, default=8000)
     parser.add_argument("--model", default="sim")
-    parser.add_argument("--tokens-per-second", type=float, default=50.0, help="per stream; 0: as fast as it goes")
-    parser.add_argument("--ttft-ms", type=float, default=20.0, help="time to first token")
+    parser.add_argument("--tokens-per-second", type=_amount, default=50.0, help="per stream; 0: as fast as it goes")
+    parser.add_argument("--ttft-ms", type=_amount, default=20.0, help="time to first token")
     parser.add_argument("--reasoning", action="store_true", help="the model thinks before it answers")
     parser.add_argument("--images", action="store_true", help="the model takes images")
-    parser.add_argument("--max-model-len", type=int, default=131_072)
-    parser.add_argument("--drain-s", type=float, default=0.0, help="how long streams may run on after SIGTERM")
+    parser.add_argument("--max-model-len", type=_count, default=131_072)
+    parser.add_argument("--drain-s", type=_amount, default=0.0, help="how long streams may run on after SIGTERM")
     parser.add_argument("--scripted", action="store_true", help="obey [[fault:NAME]] and [[tokens:N]] in prompts")
     parser.add_argument("--fault", metavar="NAME", help="what goes wrong; see below")
     options = vars(parser.parse_args(argv))
@@ -103,6 +115,28 @@ def _settings(argv: Sequence[str]) -> SimSettings:
     except ValueError as error:
         parser.error(str(error))
     return SimSettings(**options)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError("expected 0 to 65535")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError("expected a whole number from 1 on")
+    return int(text)
+
+
+def _amount(text: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = math.nan
+    if not 0 <= amount < math.inf:
+        raise argparse.ArgumentTypeError("expected a number from 0 on")
+    return amount
 
 
 async def _drain(engine: Engine) -> None:
