@@ -45,10 +45,41 @@ def test_problems_are_printed_with_their_place(command: str, tmp_path: Path, cap
     assert main([command, "--config", str(file)]) == 1
     told = capsys.readouterr().err
     assert f"{file}: listne" in told
-    assert main([command]) == 1
-    assert "--backend" in capsys.readouterr().err
     assert main([command, "--config", str(tmp_path / "absent.yaml")]) == 1
     assert "absent.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "--backend"),
+        (["--config", "FILE", "--backend", "http://a"], "--backend"),
+        (["--config", "FILE", "--workers", "0"], "--workers"),
+        (["--backend", "http://a", "--listen", "8080"], "--listen"),
+        (["--backend", "http://a", "--admin", "x:y"], "--admin"),
+        (["--backend", "ftp://a"], "--backend"),
+        (["--backend", "http://a", "--listen", "0.0.0.0:1"], "--listen"),
+    ],
+)
+def test_problems_of_flags_are_wrong_usage(
+    command: str, flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text("pools: {p: {backends: ['http://127.0.0.1:9']}}")
+    assert main([command, *(str(file) if flag == "FILE" else flag for flag in flags)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{said}: ")
+
+
+def test_a_problem_of_the_file_is_none_of_the_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text("pools: {p: {backends: ['http://127.0.0.1:9'], slots: 0}}")
+    assert main(["serve", "--config", str(file), "--workers", "0"]) == 1
+    assert "slots" in capsys.readouterr().err
+    file.write_text("pools: {p: {backends: ['http://127.0.0.1:9']}}")
+    assert main(["serve", "--config", str(file), "--listen", "0.0.0.0:1"]) == 1  # keys may be in the file as well
+    assert "auth.keys_file" in capsys.readouterr().err
 
 
 def test_a_bad_keys_file_is_said_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +119,7 @@ def test_a_new_key_and_its_entry(capsys: pytest.CaptureFixture[str]) -> None:
     assert told.count(key) == 1
     entry = yaml.safe_load(told[told.index("keys:") :])["keys"][0]
     assert (entry["name"], len(entry["sha256"])) == ("team-a", 64)
-    assert main(["keys", "new", "bad\nname"]) == 1
+    assert main(["keys", "new", "bad\nname"]) == 2
     assert "bad\\nname" in capsys.readouterr().err
 
 

@@ -13,7 +13,7 @@ import msgspec
 import uvloop
 
 from ferrule import __version__
-from ferrule.config import ConfigError, Flags
+from ferrule.config import ConfigError, Flags, UsageError
 from ferrule.dialects import DIALECTS
 from ferrule.errors import Failure
 from ferrule.telemetry.logs import LEVELS, set_up
@@ -29,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
+    except UsageError as problems:
+        print(f"{problems}", file=sys.stderr)
+        return 2
     except ConfigError as problems:
         print(problems, file=sys.stderr)
     except Failure as failure:
@@ -127,7 +130,7 @@ def _new_key(options: argparse.Namespace) -> int:
         key, entry = new_key(options.name)
     except ValueError as wrong:
         print(f"ferrule keys new: {options.name!r}: {wrong}", file=sys.stderr)
-        return 1
+        return 2
     print(f"{key}\n\nThe key is shown this once. Its entry for the keys file:\n\nkeys:\n{entry}", end="")
     return 0
 

@@ -2,7 +2,7 @@
 
 from ferrule.config.address import Address, BackendUrl, reason_of
 from ferrule.config.loading import from_flags, load, loads
-from ferrule.config.problems import ConfigError, Problem
+from ferrule.config.problems import ConfigError, Problem, UsageError
 from ferrule.config.secret import Secret, redacted
 from ferrule.config.settings import (
     Auth,
@@ -41,6 +41,7 @@ __all__ = [
     "Queue",
     "Secret",
     "Timeouts",
+    "UsageError",
     "find_model",
     "from_flags",
     "load",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 
 from ferrule.config.address import Address, BackendUrl, parse_address, parse_backend_url
 from ferrule.config.document import parse_document, read_document
-from ferrule.config.problems import ConfigError, Problem
+from ferrule.config.problems import ConfigError, Problem, UsageError
 from ferrule.config.rules import check
 from ferrule.config.secret import Secret
 from ferrule.config.settings import NO_FLAGS, Auth, Config, Flags, Model
@@ -24,7 +24,7 @@ def load(path: str | Path, flags: Flags = NO_FLAGS, environment: Mapping[str, st
     """The file's Config with the flags on top. ConfigError has every problem found. Relative paths are the file's."""
     place = Path(path)
     if flags.backends:
-        raise ConfigError([Problem("--backend", f"expected either --backend or --config, which names the backends ({place})")])
+        raise UsageError([Problem("--backend", f"expected either --backend or --config, which names the backends ({place})")])
     return _finish(read_document(place), flags, environment, place)
 
 
@@ -40,7 +40,7 @@ UNBOUNDED_INFLIGHT = 100_000
 def from_flags(flags: Flags, environment: Mapping[str, str] | None = None) -> Config:
     """A Config with one pool, `default`, of the `--backend` URLs, serving whatever they list."""
     if not flags.backends:
-        raise ConfigError([Problem("--backend", "expected at least one backend URL, or --config FILE")])
+        raise UsageError([Problem("--backend", "expected at least one backend URL, or --config FILE")])
     document = {"pools": {DEFAULT_POOL: {"backends": list(flags.backends), "max_inflight": UNBOUNDED_INFLIGHT}}}
     return _finish(document, flags, environment, None)
 
@@ -54,17 +54,23 @@ def _finish(document: object, flags: Flags, environment: Mapping[str, str] | Non
     settings = _entries_spelled_out(settings)
     config = shape.section(Config, settings, "")
     if config is None:
-        raise ConfigError([_as_typed(problem, flags) for problem in shape.problems], source)
+        raise _error(shape.problems, flags, source)
     config = _resolve_paths(config, place.resolve().parent if place else Path.cwd())
     problems = check(config) + _missing_files(config)
     if problems:
-        raise ConfigError([_as_typed(problem, flags) for problem in problems], source)
+        told = [_as_typed(problem, flags) for problem in problems]
+        raise ConfigError(told, source) if place else UsageError(told)
     return _fill_models(config)
 
 
 def _given(flags: Flags) -> dict[str, object]:
     names = ("listen", "admin", "workers", "dialect")
     return {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
+
+
+def _error(problems: Sequence[Problem], flags: Flags, source: str) -> ConfigError:
+    told = [_as_typed(problem, flags) for problem in problems]
+    return UsageError(told) if all(problem.path.startswith("--") for problem in told) else ConfigError(told, source)
 
 
 def _as_typed(problem: Problem, flags: Flags) -> Problem:

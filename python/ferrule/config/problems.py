@@ -29,5 +29,9 @@ class ConfigError(Exception):
         super().__init__("\n".join(f"{source}: {problem}" if source else str(problem) for problem in problems))
 
 
+class UsageError(ConfigError):
+    """As ConfigError, when all of it comes from the command line and no file is to blame."""
+
+
 def join(path: str, name: object) -> str:
     return f"{path}.{name}" if path else str(name)
