@@ -279,11 +279,12 @@ async def test_a_paused_client_holds_the_backend(wire: Wire) -> None:
     assert exchange.end == "complete"
 
 
-async def test_the_budget_ends_it_and_a_second_answer_goes_on(wire: Wire) -> None:
+@pytest.mark.parametrize("rest", [b"", CHUNK + FINISH + DONE, b"data: {\n\n"], ids=["still at it", "the answer came with it", "broken behind it"])
+async def test_the_budget_ends_it_and_a_second_answer_goes_on(wire: Wire, rest: bytes) -> None:
     exchange = wire.exchange(budget_tokens=2)
     waiter = wire.start(exchange)
-    thought = b'data: {"choices":[{"index":0,"delta":{"reasoning":"hm "}}]}\n\n'
-    wire.backend.write(SSE % 99999 + thought * 3)
+    thought = b'data: {"choices":[{"index":0,"delta":{"reasoning":"hm "}}]}\n\n' * 3 + rest
+    wire.backend.write(SSE % (len(thought) if rest else 99999) + thought)
     await waiter
     assert exchange.end == "budget"
     assert exchange.reasoning_text.startswith("hm hm ")

@@ -97,11 +97,12 @@ impl State {
         let now = now_s();
         self.note(now, step.pieces, out.len() > CHUNK_HEAD_BYTES);
         let has_started = self.telling.has_started();
-        if step.end == Some(End::Broken) && has_started {
+        // Whatever else came with it: the answer is asked for anew, from what was thought so far.
+        let is_spent = self.telling.is_budget_spent();
+        if step.end == Some(End::Broken) && has_started && !is_spent {
             self.telling.fail(self.broken(), out);
         }
-        let is_spent = step.end.is_none() && self.telling.is_budget_spent();
-        let is_told = step.end == Some(End::Complete) || (step.end == Some(End::Broken) && has_started);
+        let is_told = !is_spent && (step.end == Some(End::Complete) || (step.end == Some(End::Broken) && has_started));
         let mut todo = Todo { rest: self.tell(py, out, is_told, now)?, ..Todo::default() };
         if has_started {
             todo.first_event = self.on_first_event.take();
@@ -113,7 +114,8 @@ impl State {
         self.end = end;
         self.source = None;
         todo.waiter = self.waiter.take();
-        Ok((todo, Some(if is_spent { Rest::Close } else { self.http.take_rest() })))
+        // Close, where the backend is still at it.
+        Ok((todo, Some(self.http.take_rest())))
     }
 
     /// A panic breaks this stream and no other.

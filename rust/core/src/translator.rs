@@ -67,6 +67,9 @@ impl Translator {
 }
 
 fn tell(machine: &mut Machine, data: &[u8], sink: &mut impl Sink) -> ControlFlow<()> {
+    if machine.is_budget_spent() {
+        return ControlFlow::Break(());
+    }
     if chunk::is_done(data) {
         machine.done(sink);
     } else {
