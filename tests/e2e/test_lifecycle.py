@@ -281,6 +281,20 @@ def test_check_prints_what_backends_can_do(new_backend: Callable[..., ScriptedBa
     assert ferrule("check", "--config", str(config), folder=tmp_path).returncode == 1
 
 
+def test_check_says_nothing_of_a_reader_that_leaves(new_backend: Callable[..., ScriptedBackend], tmp_path: Path) -> None:
+    path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "ferrule", "check", "--backend", new_backend().url]
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        done = subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": path}, stdout=writes, stderr=subprocess.PIPE, text=True, timeout=30, check=False
+        )
+    finally:
+        os.close(writes)
+    assert done.stderr == ""
+
+
 def test_keys_new_prints_a_key_once(tmp_path: Path) -> None:
     done = ferrule("keys", "new", "team-a", folder=tmp_path)
     assert done.returncode == 0, done.stderr
