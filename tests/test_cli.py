@@ -105,6 +105,18 @@ def test_more_than_one_worker_is_supervised(monkeypatch: pytest.MonkeyPatch, wor
     assert main(["serve", "--backend", "http://127.0.0.1:9", "--workers", workers]) == runs  # type: ignore[comparison-overlap]
 
 
+@pytest.mark.parametrize(("admin", "warnings"), [("127.0.0.1:1", 0), ("[::1]:1", 0), ("0.0.0.0:1", 1)])
+def test_an_admin_port_for_others_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, admin: str, warnings: int
+) -> None:
+    from ferrule import supervisor
+
+    monkeypatch.setattr(supervisor, "serve_alone", lambda settings, configuration: 0)
+    monkeypatch.setattr("uvloop.run", lambda what: what)
+    assert main(["serve", "--backend", "http://127.0.0.1:9", "--admin", admin]) == 0
+    assert [record.levelname for record in caplog.records if admin in record.message] == ["WARNING"] * warnings
+
+
 def test_sim_and_demo_have_their_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sim, "main", lambda arguments: len(arguments))
     assert main(["sim", "--port", "1"]) == 2

@@ -6,6 +6,7 @@ Exit status: 0 done, 1 a problem that is printed with its place, 2 wrong usage.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +19,8 @@ from ferrule.config import ConfigError, Flags, UsageError
 from ferrule.dialects import DIALECTS
 from ferrule.errors import Failure
 from ferrule.telemetry.logs import LEVELS, set_up
+
+log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,6 +110,8 @@ def _serve(options: argparse.Namespace) -> int:
     configuration = settings.read()
     if configuration.auth.keys_file:
         KeyRing.load(configuration.auth.keys_file)  # a bad keys file is said once, here, and not by every worker
+    if not configuration.admin.is_loopback:
+        log.warning("admin on %s is open to whoever reaches it: metrics, status and page ask for no key", configuration.admin)
     try:
         if configuration.workers > 1:
             return uvloop.run(Supervisor(settings, configuration, options.log_level).run())
