@@ -45,7 +45,6 @@ class Ledger:
         if records:
             alike: defaultdict[Alike, list[Record]] = defaultdict(list)
             for record in records:
-                self._observe(record)
                 alike[
                     record.route,
                     record.label,
@@ -60,21 +59,8 @@ class Ledger:
                 self._count(same)
             self._access_log.write(records)
 
-    def _observe(self, record: Record) -> None:
-        """What has a value of its own with every request."""
-        metrics, received_at, queued_s = self._metrics, record.received_at, record.queued_s
-        metrics.duration.observe(record.ended_at - received_at, record.route)
-        if record.sent_at:
-            metrics.overhead.observe(max(0.0, record.sent_at - received_at - queued_s - record.connected_s), "request")
-        if record.first_event_at:
-            metrics.first_token.observe(record.first_event_at - received_at, record.label)
-        if queued_s:
-            metrics.queue_wait.observe(queued_s)
-        for parameter in record.dropped:
-            metrics.dropped.inc(self._dropped_label(parameter))
-
     def _count(self, alike: list[Record]) -> None:
-        """Requests that go into the same series: counted together."""
+        """Requests that go into the same series."""
         metrics, one, number = self._metrics, alike[0], len(alike)
         metrics.requests.inc(one.route, one.label, str(one.status), by=number)
         if one.branch and one.pool:
@@ -85,7 +71,21 @@ class Ledger:
             metrics.tokens.inc(one.label, "cache_read", by=sum([record.cache_read_tokens for record in alike]))
         if one.stream and one.end_reason:
             metrics.stream_ends.inc(one.end_reason, by=number)
+        metrics.duration.observe_all([record.ended_at - record.received_at for record in alike], one.route)
+        metrics.overhead.observe_all([_overhead_s(record) for record in alike if record.sent_at], "request")
+        first_token = [record.first_event_at - record.received_at for record in alike if record.first_event_at]
+        metrics.first_token.observe_all(first_token, one.label)
+        for record in alike:
+            if record.queued_s:
+                metrics.queue_wait.observe(record.queued_s)
+            for parameter in record.dropped:
+                metrics.dropped.inc(self._dropped_label(parameter))
 
     def _dropped_label(self, parameter: str) -> str:
         known = self._metrics.dropped.series
         return parameter if (parameter,) in known or len(known) < DROPPED_NAMES_MAX else OTHER
+
+
+def _overhead_s(record: Record) -> float:
+    """What the proxy itself took until the request went out: nothing of the waits for a place and for a connection."""
+    return max(0.0, record.sent_at - record.received_at - record.queued_s - record.connected_s)

@@ -98,8 +98,14 @@ class Histogram:
         return found
 
     def observe(self, seconds: float, *labels: str) -> None:
-        buckets = self.series.get(labels) or self.buckets(*labels)
-        buckets.observe(seconds)
+        self.buckets(*labels).observe(seconds)
+
+    def observe_all(self, seconds: Sequence[float], *labels: str) -> None:
+        """Several of one series; none makes no series."""
+        if seconds:
+            observe = self.buckets(*labels).observe
+            for one in seconds:
+                observe(one)
 
     def family(self) -> Family:
         samples = []
