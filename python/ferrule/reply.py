@@ -6,6 +6,7 @@ Builds the exchange, lets `dispatch` find it a backend, and writes down what it 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import msgspec
 import orjson
@@ -50,12 +51,11 @@ class Reply:
 
     # In the four forms there are
 
-    async def events(self, translation: Translation, key: bytes | None) -> Answer | Told:
+    def events(self, translation: Translation, key: bytes | None) -> Awaitable[Told]:
         exchange = self._exchange("events", self._options(translation), translation.edge_budget_tokens)
-        await self._streamed(exchange, self._sending(translation.body, key, translation.dropped), translation)
-        return Told()
+        return self._streamed(exchange, self._sending(translation.body, key, translation.dropped), translation)
 
-    async def whole(self, translation: Translation, key: bytes | None) -> Answer | Told:
+    async def whole(self, translation: Translation, key: bytes | None) -> Answer:
         options = self._options(translation)
         sending = self._sending(translation.body, key, translation.dropped)
         if translation.edge_budget_tokens is not None:  # the edge must see the reasoning as it comes
@@ -72,12 +72,11 @@ class Reply:
             raise Failure(outcome.fault_status, outcome.fault_message or "", kind=outcome.fault_kind)
         return self._answer(message)
 
-    async def chunks(self, sent: chat.Rebuilt, model: str, key: bytes | None) -> Answer | Told:
+    def chunks(self, sent: chat.Rebuilt, model: str, key: bytes | None) -> Awaitable[Told]:
         exchange = self._exchange("chat", None, None, model_json=orjson.dumps(model).decode(), hide_usage=sent.hide_usage)
-        await self._streamed(exchange, self._sending(sent.body, key, sent.dropped), None)
-        return Told()
+        return self._streamed(exchange, self._sending(sent.body, key, sent.dropped), None)
 
-    async def completion(self, sent: chat.Rebuilt, model: str, key: bytes | None) -> Answer | Told:
+    async def completion(self, sent: chat.Rebuilt, model: str, key: bytes | None) -> Answer:
         exchange = self._exchange("whole", None, None)
         await self._deliver(exchange, self._sending(sent.body, key, sent.dropped), None)
         reply = chat.named(exchange.take_body(), model)
@@ -87,7 +86,7 @@ class Reply:
 
     # What they share
 
-    async def _streamed(self, exchange: Exchange, sending: Sending, translation: Translation | None) -> None:
+    async def _streamed(self, exchange: Exchange, sending: Sending, translation: Translation | None) -> Told:
         streams = self.parts.metrics.streams
         streams.inc()
         self.call.exchange = exchange
@@ -106,6 +105,7 @@ class Reply:
         self.record.status = 200
         if self.record.end_reason is None:
             self.record.end_reason = _REASONS.get(exchange.end or "", "backend_error")
+        return Told()
 
     async def _deliver(self, exchange: Exchange, sending: Sending, translation: Translation | None) -> None:
         live, record = self.live, self.record

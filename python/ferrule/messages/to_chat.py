@@ -69,7 +69,7 @@ def translate(request: Request, policy: Policy, client_model: str, prompt_tokens
     knobs = policy.knobs
     max_tokens = checked_max_tokens(request, knobs, _room(policy.context_window, prompt_tokens))
     sampling = checked_sampling(request, knobs, losses)
-    budget = checked_budget(request, policy)
+    budget = checked_budget(request, policy) if request.thinking is not None else None
     _check_server_side(request, policy, losses)
     told = tell(request, Reader(policy, losses, request.documents), client_model)
     keeper = None if budget is None else policy.budget_keeper

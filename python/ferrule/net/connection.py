@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 from aiohttp.http_parser import RawRequestMessage
-from aiohttp.streams import StreamReader
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import ERROR, RequestHandler, _ErrInfo
 
 from ferrule.errors import Failure, envelope
@@ -120,15 +120,23 @@ class Connection(RequestHandler):
             message, payload = self._next_message()
             if self._manager is None:
                 return
+            self.head_since, self.body_bytes = None, 0
+            if isinstance(message, _ErrInfo):
+                self._refuse(message)
+                break
+            call = self._current_request = Call(message, payload, self, monotonic())
             try:
-                keeps_alive = await self._answered(message, payload)
-                if self._paused:
-                    await self._until_read()
+                keeps_alive = (await self._serve(call)).write(call)
             except ConnectionError:
                 break
             except BaseException:
                 self.force_close()
                 raise
+            finally:
+                self._current_request = self.writer = self.body_since = None
+                self.idle_since = monotonic()
+            if self._paused and not await self._has_caught_up():
+                break
             if not (payload.is_eof() or await self._has_read(payload)) or not keeps_alive or self._close or self._upgraded:
                 break
         if not self._force_close:
@@ -136,23 +144,21 @@ class Connection(RequestHandler):
             if self.transport is not None:
                 self.transport.close()
 
-    async def _answered(self, message: RawRequestMessage | _ErrInfo, payload: StreamReader) -> bool:
-        """Whether the connection can carry another request after this one."""
-        self.head_since = None
-        self.body_bytes = 0
-        if isinstance(message, _ErrInfo):
-            return _refusal(message).write(Call(ERROR, payload, self, 0.0))
-        call = self._current_request = Call(message, payload, self, monotonic())
-        try:
-            return (await self._serve(call)).write(call)
-        finally:
-            self._current_request = self.writer = self.body_since = None
-            self.idle_since = monotonic()
-
-    async def _until_read(self) -> None:
+    async def _has_caught_up(self) -> bool:
         """A client that does not read its answers gets no further one. Until then the write deadline alone holds."""
-        await self._drain_helper()
+        try:
+            await self._drain_helper()
+        except ConnectionError:
+            return False
         self.head_since, self.idle_since = None, monotonic()
+        return True
+
+    def _refuse(self, error: _ErrInfo) -> None:
+        """What the HTTP parser does not take."""
+        answer = Answer(error.status, envelope(Failure(error.status, "The request is not valid HTTP."), ""))
+        answer.close_after = True
+        if self.transport is not None:
+            answer.write(Call(ERROR, EMPTY_PAYLOAD, self, 0.0))
 
     def _next_message(self) -> tuple[RawRequestMessage | _ErrInfo, StreamReader]:
         message, payload = self._messages.popleft()
@@ -207,10 +213,3 @@ class Connection(RequestHandler):
             self.stalled_since = now if waiting else None
         self.stalled_bytes = waiting
         return self.stalled_since is not None and now - self.stalled_since > limit_s
-
-
-def _refusal(error: _ErrInfo) -> Answer:
-    """What is said to what the HTTP parser refuses."""
-    answer = Answer(error.status, envelope(Failure(error.status, "The request is not valid HTTP."), ""))
-    answer.close_after = True
-    return answer
