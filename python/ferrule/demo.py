@@ -29,7 +29,7 @@ _DIM, _PLAIN = ("\x1b[2m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
 _NEXT_STEPS = """
 Try it yourself:
 
-  curl {url}/v1/messages -H 'content-type: application/json' -H 'anthropic-version: 2023-06-01' \\
+  curl -N {url}/v1/messages -H 'content-type: application/json' -H 'anthropic-version: 2023-06-01' \\
     -d '{{"model": "{model}", "max_tokens": 200, "stream": true, "messages": [{{"role": "user", "content": "Hi"}}]}}'
 
   from anthropic import Anthropic
@@ -38,7 +38,7 @@ Try it yourself:
   message = client.messages.create(model="{model}", max_tokens=200, messages=[{{"role": "user", "content": "Hi"}}])
   print(message.content[-1].text)
 
-Metrics: http://{admin}/metrics   Status: http://{admin}/status
+The operator's page: http://{admin}/   Metrics: http://{admin}/metrics   Status: http://{admin}/status
 """
 
 
@@ -97,8 +97,10 @@ async def _start_proxy(urls: list[str], listen: str, admin: str) -> Process:
     options = ["--listen", listen, "--admin", admin, "--log-level", "warning"]
     for url in urls:
         options += ["--backend", url]
-    # a session of its own: Ctrl-C reaches the demo alone, which then ends the proxy in order
-    return await asyncio.create_subprocess_exec(sys.executable, "-m", "ferrule", "serve", *options, start_new_session=True)
+    # a session of its own: Ctrl-C reaches the demo alone, which then ends the proxy in order; its access log would land in the message
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "ferrule", "serve", *options, stdout=asyncio.subprocess.DEVNULL, start_new_session=True
+    )
 
 
 async def _until_ready(proxy: Process, admin: str) -> None:

@@ -224,7 +224,9 @@ def test_demo_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "I am demo, a simulated model" in done.stdout
-    assert "curl http://127.0.0.1:" in done.stdout
+    assert "curl -N http://127.0.0.1:" in done.stdout
+    assert "The operator's page: http://127.0.0.1:" in done.stdout
+    assert ".\n\n[end_turn, by" in done.stdout  # a whole sentence, and no line of the access log
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ferrule.sim.answer import Answer, ChatRequest, PrefixCache, SimSettings, compose, sample
+from ferrule.sim.answer import NATURAL_LENGTH_TOKENS, Answer, ChatRequest, PrefixCache, SimSettings, compose, sample
 
 TOOLS = [
     {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}},
@@ -51,6 +51,13 @@ def test_reasoning_comes_first_where_the_model_reasons() -> None:
 )
 def test_reasoning_is_steered(members: dict[str, Any], tokens: int) -> None:
     assert answer(settings=SimSettings(reasoning=True), **members).reasoning_tokens == tokens
+
+
+@pytest.mark.parametrize("content", ["hi", "what now?", "a longer question " * 9])
+def test_an_answer_ends_with_its_sentence(content: str) -> None:
+    given = answer(content)
+    assert told(given, "content").endswith(".")
+    assert len(given.pieces) >= NATURAL_LENGTH_TOKENS
 
 
 def test_a_length_cuts() -> None:

@@ -16,6 +16,7 @@ import msgspec
 BLOCK_TOKENS = 16
 BYTES_PER_TOKEN = 4
 NATURAL_LENGTH_TOKENS = 48
+"""And then to the end of the sentence."""
 
 _WORDS = re.compile(r"\S+\s*|\s+")
 _LENGTH = re.compile(r"\[\[tokens:(\d+)\]\]")
@@ -255,7 +256,7 @@ def _reasoning(request: ChatRequest, settings: SimSettings, last: Message) -> li
     if not settings.reasoning or off or request.continue_final_message:
         return []
     length = {"low": 8, "medium": 16, "high": 32}.get(request.reasoning_effort or "", 16)
-    thought = f"The user wrote {len(last.text)} characters, so I answer in a few words. I weigh it once more, and once more again. "
+    thought = f"The user wrote {len(last.text)} characters, so I answer in a few words. I weigh it again. "
     words = list(islice(cycle(_WORDS.findall(thought)), length))
     if request.thinking_token_budget is not None and request.thinking_token_budget >= 0:
         words = words[: request.thinking_token_budget]
@@ -269,7 +270,10 @@ def _speak(prompt: str, settings: SimSettings) -> str:
     words = _WORDS.findall(f"I am {settings.model}, a simulated model. You said: “{quoted}”. ")
     wanted = int(length[1]) if length else max(NATURAL_LENGTH_TOKENS, len(words))
     filler = cycle(_WORDS.findall("".join(_SENTENCES[start:] + _SENTENCES[:start])))
-    return "".join(words[:wanted] + list(islice(filler, max(0, wanted - len(words))))).rstrip(" ")
+    words = words[:wanted] + list(islice(filler, max(0, wanted - len(words))))
+    while length is None and not words[-1].endswith(". "):
+        words.append(next(filler))
+    return "".join(words).rstrip(" ")
 
 
 def _cut_at_stop(text: str, stops: list[str]) -> tuple[str, str | None]:
