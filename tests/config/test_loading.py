@@ -115,6 +115,14 @@ def test_the_example_names_every_setting() -> None:
     assert missing == []
 
 
+def test_a_variable_inside_braces_is_quoted() -> None:
+    text = "pools: {{p: {{backends: ['http://a'], api_key: {0}}}}}"
+    loaded = config.loads(text.format('"${KEY}"'), environment={"KEY": "k"})
+    assert loaded.pools["p"].api_key == Secret("k")
+    with pytest.raises(ConfigError):
+        config.loads(text.format("${KEY}"), environment={"KEY": "k"})
+
+
 def test_a_reload_can_tell_what_changed(tmp_path: Path) -> None:
     environment = {"VLLM_API_KEY": "k"}
     first, second = (config.load(written(tmp_path), environment=environment) for _ in range(2))

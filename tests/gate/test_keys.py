@@ -6,6 +6,7 @@ import hashlib
 import traceback
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -202,3 +203,12 @@ def test_a_new_key_and_its_entry(tmp_path: Path) -> None:
 def test_a_name_that_cannot_be_one(name: str) -> None:
     with pytest.raises(ValueError, match="expected up to 64"):
         new_key(name)
+
+
+def test_the_example_shows_every_field() -> None:
+    example = Path(__file__).parents[2] / "keys.example.yaml"
+    first = yaml.safe_load(example.read_text())["keys"][0]
+    assert set(first) == {field.name for field in msgspec.structs.fields(keys._Entry)}
+    team, batch = KeyRing.load(example).tenants
+    assert team == Tenant(name="team-a", requests_per_minute=600, tokens_per_minute=2_000_000, concurrency=32)
+    assert (batch.may_use("claude-haiku-4-5"), batch.may_use("Qwen3.8-Flash-Next")) == (True, False)
