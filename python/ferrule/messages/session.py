@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
-from ferrule.messages.json_text import EMPTY, is_given, joined, quoted
+from ferrule.messages.json_text import EMPTY, NOTHING, joined, quoted
 from ferrule.messages.schema import Block, Request
 from ferrule.messages.system import system_text
 
@@ -25,7 +25,7 @@ class _Metadata(msgspec.Struct):
     user_id: str | None = None
 
 
-_metadata_in = msgspec.json.Decoder(_Metadata).decode
+_metadata_in = msgspec.json.Decoder(_Metadata | None).decode
 
 
 class _UserId(msgspec.Struct):
@@ -42,13 +42,13 @@ def named_session(header: str | None, metadata: msgspec.Raw) -> str | None:
     """The session as the client names it. What cannot be read is as good as absent."""
     if header and header.strip():
         return header.strip()
-    if not is_given(metadata):
+    if metadata is NOTHING:
         return None
     try:
-        user_id = _metadata_in(metadata).user_id
+        found = _metadata_in(metadata)
     except (msgspec.MsgspecError, RecursionError):
         return None
-    return session_in(user_id) if user_id else None
+    return session_in(found.user_id) if found is not None and found.user_id else None
 
 
 def session_in(user_id: str) -> str:

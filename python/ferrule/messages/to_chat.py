@@ -67,7 +67,8 @@ def translate(request: Request, policy: Policy, client_model: str, prompt_tokens
     """
     losses = Losses()
     knobs = policy.knobs
-    max_tokens = checked_max_tokens(request, knobs, _room(policy.context_window, prompt_tokens))
+    room_tokens = None if policy.context_window is None else policy.context_window - (prompt_tokens or 0)
+    max_tokens = checked_max_tokens(request, knobs, room_tokens)
     sampling = checked_sampling(request, knobs, losses)
     budget = checked_budget(request, policy) if request.thinking is not None else None
     _check_server_side(request, policy, losses)
@@ -132,12 +133,6 @@ def tell(request: Request, reader: Reader, client_model: str) -> Told:
 def needs_prompt_count(request_body_bytes: int, max_tokens: int, context_window: int | None) -> bool:
     """Whether max_tokens could overrun the window, so that the prompt must be counted before it can be fitted."""
     return context_window is not None and max_tokens + request_body_bytes / _BYTES_PER_TOKEN_MIN > context_window
-
-
-def _room(context_window: int | None, prompt_tokens: int | None) -> int | None:
-    if context_window is None:
-        return None
-    return context_window - (prompt_tokens or 0)
 
 
 def _check_server_side(request: Request, policy: Policy, losses: Losses) -> None:

@@ -17,7 +17,7 @@ async def read(call: Call, limit_bytes: int) -> bytes:
     coding = call.headers.get("content-encoding")
     if coding is not None:
         coding = _checked(coding.strip().lower())
-    raw = call.content.read_nowait() if call.content.is_eof() else await _awaited(call, limit_bytes)
+    raw = call.take_body() or await _awaited(call, limit_bytes)
     if len(raw) > limit_bytes:
         raise _too_large(limit_bytes)
     return raw if coding is None else _inflate(raw, coding, limit_bytes)

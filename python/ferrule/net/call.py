@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp.helpers import set_exception
 from aiohttp.http_parser import RawRequestMessage
-from aiohttp.streams import StreamReader
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from ferrule.net.api import route_of
 
@@ -46,6 +46,13 @@ class Call:
     def transport(self) -> Transport | None:
         """The client's; None when it has gone."""
         return self.connection.transport
+
+    def take_body(self) -> bytes:
+        """The body, if it came whole with its head; else nothing. Five calls into aiohttp's reader would say the same."""
+        content = self.content
+        if content is EMPTY_PAYLOAD or not content._eof or len(content._buffer) != 1 or content._exception is not None or self.connection._reading_paused:
+            return b""
+        return content._buffer.popleft()
 
     @property
     def outlives_stream(self) -> bool:
