@@ -50,7 +50,9 @@ class Call:
     def take_body(self) -> bytes:
         """The body, if it came whole with its head; else nothing. Five calls into aiohttp's reader would say the same."""
         content = self.content
-        if content is EMPTY_PAYLOAD or not content._eof or len(content._buffer) != 1 or content._exception is not None or self.connection._reading_paused:
+        if content is EMPTY_PAYLOAD or not content._eof or content._exception is not None:
+            return b""
+        if len(content._buffer) != 1 or self.connection._reading_paused:
             return b""
         return content._buffer.popleft()
 
