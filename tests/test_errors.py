@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
-from ferrule.errors import Failure, InvalidRequest, envelope, event
+from ferrule import chat, messages
+from ferrule.errors import Failure, InvalidRequest, envelope, event, no_json
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,15 @@ def test_invalid_requests_name_their_path() -> None:
     failure = InvalidRequest("messages.0.role", "must be a role")
     assert (failure.status, failure.message, failure.path) == (400, "messages.0.role: must be a role", "messages.0.role")
     assert InvalidRequest("", "must be JSON").message == "must be JSON"
+
+
+@pytest.mark.parametrize(("body", "said"), [(b"", "the body is empty"), (b" \n", "the body is empty"), (b"{", "it was cut")])
+@pytest.mark.parametrize("decode", [messages.decode, chat.decode])
+def test_what_is_no_json(decode: Callable[[bytes], object], body: bytes, said: str) -> None:
+    assert no_json(body, ValueError("it was cut")).message.endswith(f": {said}")
+    with pytest.raises(InvalidRequest) as told:
+        decode(body)
+    assert told.value.message.endswith("the body is empty") is not body.startswith(b"{")
 
 
 def test_envelopes() -> None:

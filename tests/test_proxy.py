@@ -81,3 +81,6 @@ async def test_a_path_with_v1_twice_gets_a_hint(stage: Stage) -> None:
 async def test_a_method_that_is_not_offered(stage: Stage) -> None:
     async with stage.client.delete("/v1/models") as answer:
         assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+        assert (await answer.json())["error"]["message"] == "DELETE is not offered here; GET and HEAD are."
+    async with stage.client.get("/v1/messages") as answer:
+        assert (await answer.json())["error"]["message"] == "GET is not offered here; POST is."

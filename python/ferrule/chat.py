@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ferrule.errors import Failure, InvalidRequest
+from ferrule.errors import Failure, InvalidRequest, no_json
 from ferrule.messages.json_text import EMPTY, joined, quoted
 from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
@@ -115,7 +115,7 @@ def decode(body: bytes) -> ChatRequest:
     except RecursionError:
         raise InvalidRequest("", "The request body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest("", f"The request body must be a JSON object in UTF-8: {error}") from None
+        raise no_json(body, error) from None
     losses = Losses()
     for name in given:
         if name not in _ALLOWED:

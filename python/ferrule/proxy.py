@@ -83,7 +83,7 @@ class Proxy:
         if call.methods and call.method not in call.methods:
             raise Failure(
                 405,
-                f"{call.method} is not offered here; {' and '.join(call.methods)} is.",
+                f"{call.method} is not offered here; {' and '.join(call.methods)} {'is' if len(call.methods) == 1 else 'are'}.",
                 headers={"allow": ", ".join(call.methods)},
             )
         if call.route == "root":

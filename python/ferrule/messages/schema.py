@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from ferrule.errors import InvalidRequest
+from ferrule.errors import InvalidRequest, no_json
 from ferrule.messages.json_text import EMPTY, NOTHING, opening
 
 ROLES = frozenset({"user", "assistant", "system"})
@@ -190,7 +190,7 @@ def decode(body: bytes) -> Request:
     except RecursionError:
         raise InvalidRequest("", "The request body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest("", f"The request body must be a JSON object in UTF-8: {error}") from None
+        raise no_json(body, error) from None
     if not request.model:
         raise InvalidRequest("model", "must be a non-empty string")
     if not request.messages:
