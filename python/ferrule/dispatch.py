@@ -130,15 +130,15 @@ async def _attempt(fleet: Fleet, backend: Backend, exchange: Exchange, sending: 
             raise
         finally:
             upstream.give_back(relay)
-        if not is_kept or exchange.end != "untouched":
-            return _judge(exchange)
+        end = exchange.end
+        if not is_kept or end != "untouched":
+            return _judge(exchange, end)
         # The backend closed a kept connection in the moment it was picked: it has read nothing, so the same again on a fresh one.
         fleet.metrics.retries.inc("stale_connection")
         relay = None
 
 
-def _judge(exchange: Exchange) -> _Judgement:
-    end = exchange.end
+def _judge(exchange: Exchange, end: str | None) -> _Judgement:
     if end == "complete":
         return _ANSWERED
     if end in ("budget", "failed"):

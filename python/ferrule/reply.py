@@ -29,7 +29,7 @@ CHAT_ROUTE = "/v1/chat/completions"
 SHUTTING_DOWN = "The gateway is shutting down."
 
 
-class Admitted(msgspec.Struct):
+class Admitted(msgspec.Struct, gc=False):
     """A request that may go to a backend, with what holds for it."""
 
     call: Call
@@ -114,7 +114,7 @@ class Reply:
         live.add(exchange)
         try:
             await dispatch(self.fleet, exchange, sending, record)
-            if exchange.end == "budget" and translation is not None:
+            if translation is not None and translation.edge_budget_tokens is not None and exchange.end == "budget":
                 exchange.go_on()
                 rest = continued(translation, exchange.reasoning_text, exchange.outcome.output_tokens)
                 await dispatch(self.fleet, exchange, self._sending(rest, sending.key, translation.dropped), record)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from ferrule.errors import Failure
-from ferrule.gate.keys import Tenant
+from ferrule.gate.keys import ANONYMOUS, Tenant
 from ferrule.gate.stores import Store, StoreUnavailable
 from ferrule.gate.stores.bucket import MINUTE_S, Decision
 
@@ -74,11 +74,13 @@ class Limiter:
         self._clock = clock
         self._wall_clock = wall_clock
         self._store_is_down = False
+        self._unlimited = Lease(self, ANONYMOUS, 0, None)
+        """One for all requests of keys without limits: nothing is counted, so nothing is settled."""
 
     async def admit(self, tenant: Tenant, estimated_tokens: int) -> Lease:
         """A lease, or Failure 429 with an honest `retry-after`; 529 when the store is away and the setting says deny."""
         if not tenant.has_limits:
-            return Lease(self, tenant, 0, None)
+            return self._unlimited
         try:
             decision = await self._store.take(tenant, estimated_tokens, self._clock())
         except StoreUnavailable as error:

@@ -39,7 +39,7 @@ SERVER_HISTORY = frozenset(
 _INERT = frozenset({"redacted_thinking", "mcp_tool_listing", "fallback"})
 
 
-class Reader(msgspec.Struct, frozen=True):
+class Reader(msgspec.Struct, frozen=True, gc=False):
     """What reading a block depends on. `documents`: extracted texts by the path of their block."""
 
     policy: Policy

@@ -28,7 +28,7 @@ _BYTES_PER_TOKEN_MIN = 2.5
 _WITH_USAGE = StreamOptions(include_usage=True)
 
 
-class Translation(msgspec.Struct, frozen=True, kw_only=True):
+class Translation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The body for the backend, and what the reply's way back must know."""
 
     body: bytes
@@ -49,7 +49,7 @@ class Translation(msgspec.Struct, frozen=True, kw_only=True):
     """A thinking budget that nobody but the edge can hold."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class Told(msgspec.Struct, frozen=True, gc=False):
     """The part of the body that makes up the prompt: what a count and a request have in common."""
 
     messages: list[ChatMessage]

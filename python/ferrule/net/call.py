@@ -66,7 +66,10 @@ class Call:
         set_exception(self.content, error)
 
 
+_VARIANT = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
+
+
 def message_id() -> str:
     """`msg_` and a random UUID (version 4), put together by hand: uuid.UUID takes ten times as long."""
     h = f"{getrandbits(128):032x}"
-    return f"msg_{h[:8]}-{h[8:12]}-4{h[13:16]}-{'89ab'[int(h[16], 16) & 3]}{h[17:20]}-{h[20:]}"
+    return f"msg_{h[:8]}-{h[8:12]}-4{h[13:16]}-{_VARIANT[h[16]]}{h[17:20]}-{h[20:]}"
