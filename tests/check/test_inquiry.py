@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import pytest
@@ -108,3 +110,11 @@ async def test_run_prints_the_report_and_every_problem(
     assert await check.run(config_of(backend.url, other.url)) == 1
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(": ")[1] for line in lines] == ["pools.p.backends.1", "models.0.upstream"]
+
+
+async def test_problems_come_before_the_report() -> None:
+    told = io.StringIO()
+    with redirect_stdout(told), redirect_stderr(told):
+        assert await check.run(config_of(f"http://127.0.0.1:{free_port()}")) == 1
+    assert told.getvalue().startswith("ferrule check: pools.p.backends.0: ")
+    assert "knobs in force" in told.getvalue()
