@@ -72,6 +72,7 @@ class Rig:
         self._proxy_cpus, self._mock_cpus = {allowed[0]}, {allowed[-1]}
 
     def __enter__(self) -> "Rig":
+        subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=MOCK.parents[2], check=True)
         self._mock = self._start([str(MOCK), str(self.backend_port)], self._mock_cpus, {}, pipes=True)
         wait_for(f"http://127.0.0.1:{self.backend_port}/health", self._mock)
         return self
