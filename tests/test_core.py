@@ -279,7 +279,7 @@ async def test_a_paused_client_holds_the_backend(wire: Wire) -> None:
     assert exchange.end == "complete"
 
 
-@pytest.mark.parametrize("rest", [b"", CHUNK + FINISH + DONE, b"data: {\n\n"], ids=["still at it", "the answer came with it", "broken behind it"])
+@pytest.mark.parametrize("rest", [b"", CHUNK + FINISH + DONE, b"data: {\n\n"], ids=["at it", "answered", "broken"])
 async def test_the_budget_ends_it_and_a_second_answer_goes_on(wire: Wire, rest: bytes) -> None:
     exchange = wire.exchange(budget_tokens=2)
     waiter = wire.start(exchange)
