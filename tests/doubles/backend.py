@@ -101,6 +101,10 @@ def refusal(status: int, message: str = "no", headers: Sequence[tuple[str, str]]
     return whole({"error": {"message": message, "type": kind, "param": None, "code": status}}, status, headers)
 
 
+OVERLAP_S = 0.02
+"""Requests that are under way together for so long count as parallel: one that has ended is counted out a moment after its last byte."""
+
+
 class ScriptedBackend:
     """`play(a, b, …)`: the first chat request gets a, the next b, …; the last one stays. Safe to call from any thread."""
 
@@ -146,6 +150,9 @@ class ScriptedBackend:
         self.token_count = 77
         self.keep_alive_s = None
         self.most_inflight = 0
+
+    def note_inflight(self) -> None:
+        self.most_inflight = max(self.most_inflight, self.inflight)
 
     def play(self, *plays: Play) -> None:
         with self._lock:
@@ -266,7 +273,7 @@ class _Connection(asyncio.Protocol):
         backend = self._backend
         reply = backend.choose(seen)
         backend.inflight += 1
-        backend.most_inflight = max(backend.most_inflight, backend.inflight)
+        asyncio.get_running_loop().call_later(OVERLAP_S, backend.note_inflight)
         try:
             finished = await self._play(reply)
         finally:
