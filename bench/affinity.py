@@ -25,9 +25,9 @@ from bench.affinity_model import Policy, Score, Simulation, World
 
 from ferrule._core import rank
 from ferrule.routing.backend import Backend, BackendSpec
-from ferrule.routing.choose import STRETCH
+from ferrule.routing.balancer import Attempt, Pool, PoolSettings
 from ferrule.routing.health import Verdict
-from ferrule.routing.pool import Attempt, Pool, PoolSettings
+from ferrule.routing.selection import STRETCH
 
 UNBOUNDED = 1_000_000
 HOT_SHARE = 0.6

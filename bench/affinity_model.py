@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from ferrule.routing.pool import Attempt
+from ferrule.routing.balancer import Attempt
 
 
 class World(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.parts import config_of
+from tests.app_state import config_of
 
 from ferrule.catalog import Catalog, Listed, Offer, Served, list_body, model_body, together
 from ferrule.config import Config, Flags, from_flags

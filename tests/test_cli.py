@@ -97,7 +97,7 @@ def test_flags_are_handed_on() -> None:
 
 @pytest.mark.parametrize(("workers", "runs"), [("1", "alone"), ("2", "supervised")])
 def test_more_than_one_worker_is_supervised(monkeypatch: pytest.MonkeyPatch, workers: str, runs: str) -> None:
-    from ferrule import supervisor
+    from ferrule.process import supervisor
 
     monkeypatch.setattr(supervisor, "serve_alone", lambda settings, configuration: "alone")
     monkeypatch.setattr(supervisor, "Supervisor", lambda *arguments: SimpleNamespace(run=lambda: "supervised"))
@@ -109,7 +109,7 @@ def test_more_than_one_worker_is_supervised(monkeypatch: pytest.MonkeyPatch, wor
 def test_an_admin_port_for_others_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, admin: str, warnings: int
 ) -> None:
-    from ferrule import supervisor
+    from ferrule.process import supervisor
 
     monkeypatch.setattr(supervisor, "serve_alone", lambda settings, configuration: 0)
     monkeypatch.setattr("uvloop.run", lambda what: what)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ferrule import chat, messages
+from ferrule import messages
+from ferrule.chat import passthrough as chat
 from ferrule.errors import Failure, InvalidRequest, envelope, event, no_json
 
 

@@ -12,14 +12,14 @@ SOURCE = ROOT / "python" / "ferrule"
 WITHOUT = {
     "__main__.py": "runs cli.main, which tests/e2e starts as a user does",
     "demo.py": "tests/e2e/test_lifecycle.py runs it",
-    "gate/stores/lua.py": "scripts for Redis, run by tests/gate/stores/test_redis.py",
-    "gate/stores/memory.py": "held to the same rules as the others by tests/gate/stores/test_contract.py",
-    "parts.py": "fields and no decisions",
+    "admission/stores/lua.py": "scripts for Redis, run by tests/admission/stores/test_redis.py",
+    "admission/stores/memory.py": "held to the same rules as the others by tests/admission/stores/test_contract.py",
+    "gateway/state.py": "fields and no decisions",
     "sim/engine.py": "tests/sim/test_server.py asks it over the wire, as clients do",
     "sim/faults.py": "tests/sim/test_server.py plays each",
     "sim/stream.py": "tests/sim/test_server.py reads it",
     "sim/wire.py": "tests/sim/test_server.py reads it",
-    "telemetry/record.py": "fields and no decisions; tests/telemetry/test_ledger.py counts them",
+    "telemetry/request_record.py": "fields and no decisions; tests/telemetry/test_recorder.py counts them",
 }
 
 

@@ -100,10 +100,10 @@ def _flags(options: argparse.Namespace) -> Flags:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from ferrule.gate.keys import KeyRing
-    from ferrule.net.app import ParserMissing
-    from ferrule.supervisor import Supervisor, serve_alone
-    from ferrule.worker import Settings
+    from ferrule.admission.keys import KeyRing
+    from ferrule.http.server import ParserMissing
+    from ferrule.process.supervisor import Supervisor, serve_alone
+    from ferrule.process.worker import Settings
 
     set_up(options.log_level)
     settings = Settings(_flags(options), options.config)
@@ -129,13 +129,13 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     from ferrule import check
-    from ferrule.worker import Settings
+    from ferrule.process.worker import Settings
 
     return uvloop.run(check.run(Settings(_flags(options), options.config).read(), probes=options.probe))
 
 
 def _new_key(options: argparse.Namespace) -> int:
-    from ferrule.gate.keys import new_key
+    from ferrule.admission.keys import new_key
 
     try:
         key, entry = new_key(options.name)
@@ -148,8 +148,8 @@ def _new_key(options: argparse.Namespace) -> int:
 
 def _count(options: argparse.Namespace) -> int:
     from ferrule import config
+    from ferrule.backends.token_counter import tokenizer
     from ferrule.config import find_model
-    from ferrule.counting import tokenizer
     from ferrule.messages import decode
     from ferrule.messages.count import text_of
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.check.asked import asked, config, description, inquiry
+from tests.check.backends import asked, config, description, inquiry
 
-from ferrule.check.inquiry import Ability, Asked
 from ferrule.check.report import NOT_TRIED, report
+from ferrule.check.survey import Ability, Asked
 from ferrule.config import Config
 
 

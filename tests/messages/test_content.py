@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.messages.asking import EVERY_DIALECT, PNG, PNG_PART, ask, assistant, policy, refusal, result, system, text, told, user
+from tests.messages.requests import EVERY_DIALECT, PNG, PNG_PART, ask, assistant, policy, refusal, result, system, text, told, user
 
 HIT = {"type": "search_result", "source": "https://e.org", "title": "T", "content": [text("one"), text("two")]}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.messages.asking import TOOL_F, policy, user
-from tests.messages.asking import raw as body
+from tests.messages.requests import TOOL_F, policy, user
+from tests.messages.requests import raw as body
 
 from ferrule.messages import decode, translate
 from ferrule.messages.continuation import continued

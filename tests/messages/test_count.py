@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.messages.asking import PDF, PNG, TOOL_F, assistant, call, policy, raw, result, system, text, upstream, user
+from tests.messages.requests import PDF, PNG, TOOL_F, assistant, call, policy, raw, result, system, text, upstream, user
 
 from ferrule.messages import decode, text_of, tokenize_body
 

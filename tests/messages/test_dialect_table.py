@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.messages.asking import PDF, PNG, PNG_PART, TOOL_F, ask, assistant, body, policy, refusal, result, user
+from tests.messages.requests import PDF, PNG, PNG_PART, TOOL_F, ask, assistant, body, policy, refusal, result, user
 
 from ferrule.dialects import NOT_ENFORCED, NOT_SUPPORTED
 

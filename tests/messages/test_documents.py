@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.messages.asking import answered, assistant, call, policy, raw, result, user
+from tests.messages.requests import answered, assistant, call, policy, raw, result, user
 
 from ferrule.messages import Policy, decode, documents, text_of, tokenize_body, translate
 from ferrule.messages.documents import PDF_PAGES_MAX, TEXT_CHARS_MAX, text_of_pdf

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.messages.asking import PDF, PNG, PNG_PART, policy, refusal, result, text, told, user
+from tests.messages.requests import PDF, PNG, PNG_PART, policy, refusal, result, text, told, user
 
 HOSTS = frozenset({"img.example.org"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.messages.asking import policy
+from tests.messages.requests import policy
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.messages.asking import policy
+from tests.messages.requests import policy
 
-from ferrule import chat
+from ferrule.chat import passthrough as chat
 from ferrule.errors import Failure
 from ferrule.messages import decode, documents, session_key, text_of, tokenize_body, translate
 from ferrule.messages.content import SERVER_HISTORY

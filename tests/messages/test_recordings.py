@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.messages.asking import EVERY_DIALECT, policy
+from tests.messages.requests import EVERY_DIALECT, policy
 
 from ferrule.messages import Policy, decode, session_key, text_of, tokenize_body, translate
 

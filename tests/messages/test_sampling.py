@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.messages.asking import ask, policy, refusal, upstream
+from tests.messages.requests import ask, policy, refusal, upstream
 
 
 @pytest.mark.parametrize("temperature", [0, 1, 0.0, 1.0, 0.3])

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.messages.asking import TOOL_F, ask, body, call, policy, raw, result, text, user
+from tests.messages.requests import TOOL_F, ask, body, call, policy, raw, result, text, user
 
 from ferrule.errors import InvalidRequest
 from ferrule.messages import decode, translate

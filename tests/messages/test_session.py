@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.messages.asking import PNG, assistant, raw, system, text, user
+from tests.messages.requests import PNG, assistant, raw, system, text, user
 
 from ferrule.messages import decode, session_key
 from ferrule.messages.session import session_in

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.messages.asking import EVERY_DIALECT, ask, policy, refusal, text, told, upstream, user
+from tests.messages.requests import EVERY_DIALECT, ask, policy, refusal, text, told, upstream, user
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.0; cc_entrypoint=cli; cch={};"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.messages.asking import EVERY_DIALECT, ask, assistant, policy, refusal, system, upstream, user
+from tests.messages.requests import EVERY_DIALECT, ask, assistant, policy, refusal, system, upstream, user
 
 from ferrule.dialects import NOT_ENFORCED, NOT_SUPPORTED
 

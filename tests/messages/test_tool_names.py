@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.messages.asking import ask, assistant, call, policy, result, upstream, user
+from tests.messages.requests import ask, assistant, call, policy, result, upstream, user
 
 from ferrule.messages.tool_names import ToolNames
 

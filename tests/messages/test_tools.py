@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.messages.asking import TOOL_F, ask, assistant, call, policy, raw, refusal, result, system, text, upstream, user
+from tests.messages.requests import TOOL_F, ask, assistant, call, policy, raw, refusal, result, system, text, upstream, user
 
 from ferrule.messages import decode, translate
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.messages.asking import upstream
+from tests.messages.requests import upstream
 
 from ferrule.messages.typed_tools import CLIENT_TOOLS, family
 

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from ferrule.telemetry.accesslog import NAME_CHARS_MAX, AccessLog
-from ferrule.telemetry.record import Record
+from ferrule.telemetry.request_record import Record
 
 
 class Terminal(io.StringIO):

@@ -14,13 +14,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
+from tests.app_state import Stage, running_stage, until
 from tests.doubles.backend import Hold, Reply, ScriptedBackend, refusal
 from tests.doubles.frames import Canned, D
 from tests.doubles.proxy import REQ
-from tests.parts import Stage, running_stage, until
 
 from ferrule.telemetry import tracing
-from ferrule.telemetry.record import Record
+from ferrule.telemetry.request_record import Record
 from ferrule.telemetry.tracing import Tracing, attributes, open_tracing, passed_on
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

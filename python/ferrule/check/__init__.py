@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 
-from ferrule.check.findings import problems
-from ferrule.check.gate import read_keys, store_trouble, unused_keys
-from ferrule.check.inquiry import inquire
+from ferrule.check.admission import read_keys, store_trouble, unused_keys
+from ferrule.check.problems import problems
 from ferrule.check.report import report
+from ferrule.check.survey import inquire
 from ferrule.config import Config
 
 

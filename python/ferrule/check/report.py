@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from ferrule.catalog import Served
-from ferrule.check.inquiry import Ability, Asked, Inquiry
+from ferrule.check.survey import Ability, Asked, Inquiry
 from ferrule.config import Config, Model
 from ferrule.dialects import DIALECTS, Knobs
 from ferrule.engines import Profile

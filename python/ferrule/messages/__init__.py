@@ -4,6 +4,6 @@ from ferrule.messages.count import text_of, tokenize_body
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Request, decode
 from ferrule.messages.session import session_key
-from ferrule.messages.to_chat import Translation, needs_prompt_count, translate
+from ferrule.messages.translate import Translation, needs_prompt_count, translate
 
 __all__ = ["Policy", "Request", "Translation", "decode", "needs_prompt_count", "session_key", "text_of", "tokenize_body", "translate"]

@@ -11,9 +11,9 @@ import msgspec
 
 from ferrule.errors import InvalidRequest
 from ferrule.messages import media
-from ferrule.messages.chat_shape import ImagePart, ImageUrl, TextPart, encode
+from ferrule.messages.chat_schema import ImagePart, ImageUrl, TextPart, encode
+from ferrule.messages.diagnostics import Losses
 from ferrule.messages.json_text import BLANK_LINE, EMPTY, LINE, is_given, joined, opening, quoted, string_in, wrapped
-from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Block, Source, blocks_in
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ferrule.messages.chat_shape import TemplateKwargs
-from ferrule.messages.to_chat import Translation
+from ferrule.messages.chat_schema import TemplateKwargs
+from ferrule.messages.translate import Translation
 
 _encode = msgspec.json.Encoder().encode
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from ferrule.messages.chat_shape import ChatBody, ChatMessage, FunctionTool, TemplateKwargs, encode
+from ferrule.messages.chat_schema import ChatBody, ChatMessage, FunctionTool, TemplateKwargs, encode
 from ferrule.messages.content import Reader, strings, texts_in
-from ferrule.messages.handed_out import reasoning_of
+from ferrule.messages.diagnostics import Losses
 from ferrule.messages.json_text import quoted, string_in, unquoted
-from ferrule.messages.losses import Losses
+from ferrule.messages.opaque_values import reasoning_of
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Block, Message, Request, Source, blocks_in
 from ferrule.messages.system import system_text
-from ferrule.messages.to_chat import Told, tell
 from ferrule.messages.tools import visible
+from ferrule.messages.translate import Told, tell
 
 # What an image counts for in an estimate: some 1,500 tokens, whatever its size. Engines differ, none counts the base64
 _IMAGE_STAND_IN = "image " * 1_500

@@ -6,7 +6,7 @@ import msgspec
 
 from ferrule.dialects import Knobs
 from ferrule.errors import InvalidRequest
-from ferrule.messages.losses import Losses
+from ferrule.messages.diagnostics import Losses
 from ferrule.messages.schema import Request
 
 # 0 is legal in the Messages API and refused by vLLM; this picks the likeliest token just as well

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from ferrule.errors import Failure, InvalidRequest
-from ferrule.messages.chat_shape import TemplateKwargs
+from ferrule.messages.chat_schema import TemplateKwargs
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Request
 

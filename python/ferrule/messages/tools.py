@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import msgspec
 
 from ferrule.errors import InvalidRequest
-from ferrule.messages.chat_shape import Function, FunctionName, FunctionTool, NamedTool
+from ferrule.messages.chat_schema import Function, FunctionName, FunctionTool, NamedTool
+from ferrule.messages.diagnostics import Losses
 from ferrule.messages.json_text import NOTHING, opening
-from ferrule.messages.losses import Losses
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Block, Request, Tool, ToolChoice, blocks_in
 from ferrule.messages.tool_names import ToolNames

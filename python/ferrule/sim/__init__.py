@@ -4,7 +4,7 @@
 Nothing here knows the proxy.
 """
 
-from ferrule.sim.answer import SimSettings
+from ferrule.sim.completion import SimSettings
 from ferrule.sim.faults import FAULTS
 from ferrule.sim.server import create_sim_app, listen, main, run_sim
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from ferrule.sim import answer as model
+from ferrule.sim import completion as model
 from ferrule.sim import faults, wire
-from ferrule.sim.answer import ChatRequest, SimSettings
+from ferrule.sim.completion import ChatRequest, SimSettings
 from ferrule.sim.faults import Fault
 
 _decode_chat = msgspec.json.Decoder(ChatRequest).decode

@@ -17,9 +17,9 @@ import uvloop
 from aiohttp import web
 
 from ferrule.config import reason_of
-from ferrule.sim import answer as model
+from ferrule.sim import completion as model
 from ferrule.sim import faults, wire
-from ferrule.sim.answer import SimSettings
+from ferrule.sim.completion import SimSettings
 from ferrule.sim.engine import Engine, Turn
 from ferrule.sim.faults import FAULTS
 from ferrule.sim.stream import HEADERS, TICK_S, reset, stream

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ferrule.sim.answer import Answer, ChatRequest, Piece
+from ferrule.sim.completion import Answer, ChatRequest, Piece
 
 _encode = msgspec.json.Encoder().encode
 

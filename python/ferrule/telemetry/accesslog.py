@@ -10,7 +10,7 @@ from typing import TextIO
 
 import msgspec
 
-from ferrule.telemetry.record import Record
+from ferrule.telemetry.request_record import Record
 
 NAME_CHARS_MAX = 200
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from ferrule.telemetry.record import Record
+from ferrule.telemetry.request_record import Record
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -1,0 +1,136 @@
+"""Whether a key may send one more request now, and giving back what it took, once, on every way out.
+
+Which store keeps the counts is chosen elsewhere; this turns its decisions into leases, 429s and headers.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Literal
+
+from ferrule.admission.keys import ANONYMOUS, Tenant
+from ferrule.admission.stores import Store, StoreUnavailable
+from ferrule.admission.stores.bucket import MINUTE_S, Decision
+from ferrule.errors import Failure
+
+RETRY_AFTER_MAX_S = 60
+
+log = logging.getLogger(__name__)
+
+_REFUSALS = {
+    "requests": "This API key has used its requests per minute.",
+    "tokens": "This API key has used its tokens per minute.",
+    "concurrency": "This API key has as many requests running as it may.",
+}
+
+
+def _ignore(_gate: str) -> None:
+    pass
+
+
+class Lease:
+    """One admitted request. Settle it when the request is over, however it ended; settling again does nothing."""
+
+    __slots__ = ("_decision", "_estimated_tokens", "_is_settled", "_limiter", "_tenant")
+
+    def __init__(self, limiter: Limiter, tenant: Tenant, estimated_tokens: int, decision: Decision | None) -> None:
+        self._limiter = limiter
+        self._tenant = tenant
+        self._estimated_tokens = estimated_tokens
+        self._decision = decision
+        self._is_settled = decision is None
+
+    def headers(self) -> dict[str, str]:
+        """`anthropic-ratelimit-*` as they stood after this request was let in; empty where the key has no limits."""
+        return self._limiter.headers(self._tenant, self._decision) if self._decision is not None else {}
+
+    async def settle(self, tokens: int) -> None:
+        """`tokens`: input plus output that really were; 0 when no backend was reached. Does not suspend."""
+        if self._is_settled or self._decision is None:
+            return
+        self._is_settled = True
+        self._limiter.give_back(self._tenant, self._decision.ticket, tokens - self._estimated_tokens)
+
+
+class Limiter:
+    """`on_limited` hears the name of the gate that refused: requests, tokens, concurrency; or store, when it could not be asked."""
+
+    def __init__(
+        self,
+        store: Store,
+        on_store_failure: Literal["allow", "deny"] = "allow",
+        *,
+        on_limited: Callable[[str], None] = _ignore,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._allows_on_failure = on_store_failure == "allow"
+        self._on_limited = on_limited
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._store_is_down = False
+        self._unlimited = Lease(self, ANONYMOUS, 0, None)
+        """One for all requests of keys without limits: nothing is counted, so nothing is settled."""
+
+    async def admit(self, tenant: Tenant, estimated_tokens: int) -> Lease:
+        """A lease, or Failure 429 with an honest `retry-after`; 529 when the store is away and the setting says deny."""
+        if not tenant.has_limits:
+            return self._unlimited
+        try:
+            decision = await self._store.take(tenant, estimated_tokens, self._clock())
+        except StoreUnavailable as error:
+            return self._without_store(tenant, error)
+        self._note_store_is_up()
+        if decision.refused_by is None:
+            return Lease(self, tenant, estimated_tokens, decision)
+        self._on_limited(decision.refused_by)
+        headers = self.headers(tenant, decision)
+        headers["retry-after"] = str(min(RETRY_AFTER_MAX_S, max(1, math.ceil(decision.wait_s))))
+        raise Failure(429, _REFUSALS[decision.refused_by], headers=headers, gate=True)
+
+    def give_back(self, tenant: Tenant, ticket: str, more_tokens: int) -> None:
+        self._store.give_back(tenant, ticket, more_tokens, self._clock())
+
+    def headers(self, tenant: Tenant, decision: Decision) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        wall = self._wall_clock()
+        if tenant.requests_per_minute is not None:
+            _describe(headers, "requests", tenant.requests_per_minute, decision.requests_debt_s, wall)
+        if tenant.tokens_per_minute is not None:
+            _describe(headers, "tokens", tenant.tokens_per_minute, decision.tokens_debt_s, wall)
+        return headers
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    def _without_store(self, tenant: Tenant, error: StoreUnavailable) -> Lease:
+        self._on_limited("store")
+        if not self._store_is_down:
+            self._store_is_down = True
+            meanwhile = "let in" if self._allows_on_failure else "refused"
+            log.warning("limits store unavailable (%s); until it is back requests are %s", error, meanwhile)
+        if self._allows_on_failure:
+            return Lease(self, tenant, 0, None)
+        raise Failure(529, "The limits of this API key cannot be checked at the moment.", headers={"retry-after": "1"}, gate=True)
+
+    def _note_store_is_up(self) -> None:
+        if self._store_is_down:
+            self._store_is_down = False
+            log.warning("limits store is back")
+
+
+def _describe(headers: dict[str, str], what: str, limit: int, debt_s: float, wall: float) -> None:
+    headers[f"anthropic-ratelimit-{what}-limit"] = str(limit)
+    # The tolerance keeps 9.999999 from becoming 9
+    headers[f"anthropic-ratelimit-{what}-remaining"] = str(max(0, math.floor(limit * (1 - debt_s / MINUTE_S) + 1e-6)))
+    headers[f"anthropic-ratelimit-{what}-reset"] = _rfc3339(math.ceil(wall + debt_s))
+
+
+@lru_cache(maxsize=512)
+def _rfc3339(unix_s: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))

@@ -1,0 +1,248 @@
+"""One pool, alive: who its backends are (discovery), whether they live (probes), what they offer, and the connections to them.
+
+What to do with all that is decided in `routing`; this asks the questions and keeps the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from time import monotonic
+
+import aiohttp
+import msgspec
+
+from ferrule import config
+from ferrule._core import Pump
+from ferrule.admission.queue import Queue
+from ferrule.backends.client import Asking, authorization
+from ferrule.backends.connections import Upstream
+from ferrule.catalog import Offer, together
+from ferrule.discovery.choice import watcher_for
+from ferrule.routing.backend import Backend, BackendSpec
+from ferrule.routing.balancer import Pool, PoolSettings
+from ferrule.routing.health import HealthPolicy, Probed
+from ferrule.telemetry.metrics import Metrics
+from ferrule.telemetry.status import BackendView, PoolView
+
+log = logging.getLogger(__name__)
+
+OFFER_EVERY_S = 30.0
+
+
+class Member(msgspec.Struct):
+    """What we hold for one backend besides its health."""
+
+    upstream: Upstream
+    asking: Asking
+    offer: Offer | None = None
+    asked_at: float = -OFFER_EVERY_S
+    has_probe: bool = False
+    reason: str | None = None
+    """Why the last probe failed."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Which worker of how many this is: bounds are divided, seeds differ."""
+
+    worker: int = 0
+    workers: int = 1
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """What all fleets of a worker have in common. `pump` reads the sockets of their backends."""
+
+    place: Place
+    metrics: Metrics
+    pump: Pump
+
+
+class Fleet:
+    """`on_offer` hears what the pool's backends offer, whenever that has changed."""
+
+    def __init__(self, name: str, settings: config.Pool, shared: Shared, on_offer: Callable[[str, Offer], None]) -> None:
+        self.name = name
+        self.settings = settings
+        self.metrics = shared.metrics
+        self._place = shared.place
+        self._pump = shared.pump
+        self._on_offer = on_offer
+        self.pool = Pool(name, _pool_settings(settings, shared.place))
+        self.queue = Queue(settings.queue.size, settings.queue.timeout_s)
+        self.watcher = watcher_for(name, settings)
+        self._members: dict[str, Member] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self.offer = Offer()
+
+    def start(self) -> None:
+        self._session = aiohttp.ClientSession()
+        self._watching = asyncio.get_running_loop().create_task(self.watcher.watch(self._on_change))
+
+    async def stop(self) -> None:
+        tasks = [*self._tasks, *([self._watching] if self._watching else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for member in self._members.values():
+            member.upstream.close()
+        if self._session is not None:
+            await self._session.close()
+
+    def change(self, settings: config.Pool) -> None:
+        """Takes over new settings of a pool that keeps its name; backends that stay keep their health, sessions and connections."""
+        old, self.settings = self.settings, settings
+        self.queue.size, self.queue.timeout_s = settings.queue.size, settings.queue.timeout_s
+        self.pool.change(_pool_settings(settings, self._place))
+        self._renew_upstreams()
+        if (old.backends, old.discover) != (settings.backends, settings.discover):
+            if self._watching is not None:
+                self._watching.cancel()
+            self.watcher = watcher_for(self.name, settings)
+            self._watching = asyncio.get_running_loop().create_task(self.watcher.watch(self._on_change))
+
+    # What requests need
+
+    def upstream(self, backend: Backend) -> Upstream:
+        return self._members[backend.name].upstream
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.watcher.age_s() <= self.watcher.stale_after_s
+
+    def is_ready(self, now: float) -> bool:
+        return self.is_fresh and self.pool.is_ready(now)
+
+    def asking(self, backend: Backend) -> Asking:
+        """For questions off the hot path, such as a count."""
+        return self._members[backend.name].asking
+
+    # Membership
+
+    def _on_change(self, specs: list[BackendSpec]) -> None:
+        now = monotonic()
+        self.pool.update(specs, now)
+        for backend in self.pool.backends:
+            if backend.name not in self._members:
+                self._members[backend.name] = self._member(backend)
+        self.queue.wake()
+        self.sweep(now)
+
+    def _member(self, backend: Backend) -> Member:
+        assert self._session is not None
+        upstream = Upstream(backend.url, authorization(self.settings, backend.url), self.settings.timeouts.connect_s, self._pump)
+        return Member(upstream, Asking(self._session, upstream))
+
+    def _renew_upstreams(self) -> None:
+        """Requests from now on use the new key; those under way end on the connections they have."""
+        for backend in self.pool.backends:
+            member, wanted = self._members[backend.name], authorization(self.settings, backend.url)
+            if (member.upstream.authorization, member.upstream.connect_s) != (wanted, self.settings.timeouts.connect_s):
+                member.upstream.close()
+                renewed = self._member(backend)
+                member.upstream, member.asking = renewed.upstream, renewed.asking
+
+    def _forget_gone(self) -> None:
+        present = {backend.name for backend in self.pool.backends}
+        for name in [name for name in self._members if name not in present]:
+            self._members.pop(name).upstream.close()
+            for metric in (self.metrics.backend_inflight, self.metrics.backend_healthy, self.metrics.backend_requests):
+                metric.drop(lambda labels, name=name: labels[:2] == (self.name, name))  # type: ignore[misc]
+
+    # The sweep, once a second
+
+    def sweep(self, now: float) -> None:
+        for backend in self.pool.due_probes(now):
+            member = self._members[backend.name]
+            if not member.has_probe:
+                member.has_probe = True
+                self._spawn(self._probe(backend, member))
+        self._forget_gone()
+        self.queue.wake()
+        for member in self._members.values():
+            member.upstream.sweep(now)
+
+    def show(self, now: float) -> None:
+        """Puts what is counted elsewhere into the gauges; called when somebody looks."""
+        for status in self.pool.status(now).backends:
+            self.metrics.backend_inflight.set(status.inflight, self.name, status.name)
+            self.metrics.backend_healthy.set(float(status.healthy), self.name, status.name)
+        self.metrics.queue_depth.set(self.queue.depth, self.name)
+        self.metrics.discovery_age.set(self.watcher.age_s(), self.name)
+
+    def view(self, now: float) -> PoolView:
+        """What `/status` shows of it."""
+        backends = [
+            BackendView(
+                name=backend.name,
+                address=backend.url,
+                healthy=backend.healthy,
+                state="draining" if backend.draining else backend.probe,
+                breaker=backend.breaker,
+                inflight=backend.inflight,
+                slots=self.settings.slots,
+                sessions=backend.sessions,
+                weight=backend.weight,
+                draining=backend.draining,
+                reason=self._members[backend.name].reason if backend.probe == "down" else None,
+            )
+            for backend in self.pool.status(now).backends
+        ]
+        return PoolView(self.name, round(self.watcher.age_s(), 3), self.queue.depth, backends)
+
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Probes
+
+    async def _probe(self, backend: Backend, member: Member) -> None:
+        try:
+            health = self.settings.health
+            found = await member.asking.health(health.path, health.timeout_s)
+            member.reason = found.reason
+            was_up = backend.health.is_up
+            self.pool.probed(backend, found.probed, monotonic(), found.retry_after_s)
+            if backend.health.is_up is not was_up:
+                self._log_change(backend, member)
+            self.queue.wake()
+            if found.probed is Probed.OK and monotonic() - member.asked_at >= OFFER_EVERY_S:
+                member.asked_at = monotonic()
+                await self._ask_offer(member)
+        finally:
+            member.has_probe = False
+
+    def _log_change(self, backend: Backend, member: Member) -> None:
+        address = config.redacted(backend.url)
+        if backend.health.is_up:
+            log.info("backend %s (%s) is up", backend.name, address)
+        else:
+            log.warning("backend %s (%s) is down: %s", backend.name, address, member.reason)
+
+    async def _ask_offer(self, member: Member) -> None:
+        timeout_s = self.settings.health.timeout_s
+        description = await member.asking.description(timeout_s, names_engine=self.settings.engine == "auto")
+        if description is not None:
+            member.offer = description.offer
+            self._tell_offer()
+
+    def _tell_offer(self) -> None:
+        offer = together([member.offer for member in self._members.values() if member.offer is not None])
+        if offer != self.offer:
+            self.offer = offer
+            self._on_offer(self.name, offer)
+
+
+def _pool_settings(settings: config.Pool, place: Place) -> PoolSettings:
+    health = HealthPolicy(interval_s=settings.health.interval_s, fall=settings.health.fall, rise=settings.health.rise)
+    return PoolSettings(
+        slots=settings.slots,
+        max_inflight=settings.max_inflight,
+        retries=settings.retries,
+        workers=place.workers,
+        seed=place.worker,
+        health=health,
+    )

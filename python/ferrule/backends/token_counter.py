@@ -1,0 +1,105 @@
+"""Work that would hold up the loop: counting tokens, reading PDFs. It runs on a few quiet threads, with the GIL released where Rust counts.
+
+The engine's own count is asked here too, because it falls back to the estimate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from time import monotonic
+
+import msgspec
+
+from ferrule._core import Tokenizer
+from ferrule.backends.client import Answer
+from ferrule.backends.pool import Fleet
+from ferrule.messages import Policy, Request, documents
+from ferrule.messages.count import text_of, tokenize_body
+from ferrule.routing.backend import Backend
+
+log = logging.getLogger(__name__)
+
+THREADS = 2
+THREAD_NICENESS = 10
+"""Below the loop: on a full machine a count may wait, tokens may not."""
+ENGINE_TIMEOUT_S = 5.0
+DOCUMENT_TIMEOUT_S = 20.0
+
+ENGINE_ROUTES = {"vllm": "/tokenize", "sglang": "/tokenize", "llamacpp": "/v1/chat/completions/input_tokens"}
+
+
+class _Counted(msgspec.Struct):
+    """vLLM and SGLang say `count`, llama.cpp `input_tokens`."""
+
+    count: int | None = None
+    input_tokens: int | None = None
+
+
+@lru_cache(maxsize=16)
+def tokenizer(name: str) -> Tokenizer:
+    return Tokenizer(name)
+
+
+class Counting:
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, "ferrule-count", _lower_priority)
+
+    async def estimate(self, tokenizer_name: str, request: Request) -> int:
+        """Tokens by the gateway's own tokenizer: system, tools and messages."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _count, tokenizer_name, request)
+
+    async def ask_engine(self, fleet: Fleet, request: Request, policy: Policy, key: bytes | None) -> int | None:
+        """The engine's own count; None when it has none to give. It neither waits in the queue nor takes a slot."""
+        route = ENGINE_ROUTES.get(policy.engine.tokenize_route or "")
+        backend = _backend_for(fleet, key)
+        if route is None or backend is None:
+            return None
+        answer = await fleet.asking(backend).post(route, tokenize_body(request, policy), ENGINE_TIMEOUT_S)
+        tokens = counted(answer)
+        if tokens is None:
+            log.info("backend %s did not count tokens (status %d); estimating", backend.name, answer.status)
+        return tokens
+
+    async def documents(self, pending: Sequence[documents.Pending]) -> Mapping[str, str]:
+        """Texts of PDFs by their path; none of those that take too long."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(DOCUMENT_TIMEOUT_S):
+                return await loop.run_in_executor(self._threads, documents.read, pending)
+        except TimeoutError:
+            log.warning("reading %d documents took over %.0f s and was given up", len(pending), DOCUMENT_TIMEOUT_S)
+            return {}
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def counted(answer: Answer) -> int | None:
+    """Tokens, out of what an engine's counting route answered."""
+    try:
+        said = msgspec.json.decode(answer.found or b"", type=_Counted)
+    except msgspec.MsgspecError:
+        return None
+    return said.count if said.count is not None else said.input_tokens
+
+
+def _lower_priority() -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), THREAD_NICENESS)
+
+
+def _count(name: str, request: Request) -> int:
+    return tokenizer(name).count(text_of(request))
+
+
+def _backend_for(fleet: Fleet, key: bytes | None) -> Backend | None:
+    """Where the session's messages go, busy or not."""
+    choice = fleet.pool.choose(key, frozenset(), monotonic())
+    if choice is not None:
+        return choice.backend
+    return next((backend for backend in fleet.pool.backends if backend.is_usable), None)

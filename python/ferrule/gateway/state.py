@@ -1,0 +1,34 @@
+"""What a worker has for its requests, in one place."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ferrule.admission.keys import KeyRing
+from ferrule.admission.limits import Limiter
+from ferrule.backends.pool import Fleet
+from ferrule.backends.token_counter import Counting
+from ferrule.catalog import Catalog
+from ferrule.config import Config
+from ferrule.telemetry.metrics import Metrics
+from ferrule.telemetry.recorder import Ledger
+from ferrule.telemetry.tracing import Tracing
+
+
+class Parts(msgspec.Struct):
+    """What a worker has for its requests. A reload replaces single parts; a request keeps those it began with."""
+
+    config: Config
+    catalog: Catalog
+    keys: KeyRing
+    limiter: Limiter
+    fleets: dict[str, Fleet]
+    counting: Counting
+    metrics: Metrics
+    ledger: Ledger
+    tracing: Tracing | None = None
+    is_draining: bool = False
+    turns_away: bool = False
+    """Draining, and whoever sends requests has had the time to learn of it."""
+    is_overloaded: bool = False
+    """By memory, as the sweep has found it."""

@@ -1,0 +1,80 @@
+"""A request's body: read within limits, before and after inflation. A bomb is refused when it passes the limit, not when it has burst."""
+
+from __future__ import annotations
+
+import zlib
+
+from aiohttp.streams import StreamReader
+
+from ferrule.errors import Failure
+from ferrule.http.request import Call
+
+CONTENT_CODINGS = ("gzip", "deflate")
+
+
+async def read(call: Call, limit_bytes: int) -> bytes:
+    """The whole body, inflated. Raises Failure 413, 415, 400 or 408."""
+    coding = call.headers.get("content-encoding")
+    if coding is not None:
+        coding = _checked(coding.strip().lower())
+    raw = call.take_body() or await _awaited(call, limit_bytes)
+    if len(raw) > limit_bytes:
+        raise _too_large(limit_bytes)
+    return raw if coding is None else _inflate(raw, coding, limit_bytes)
+
+
+def _checked(coding: str) -> str | None:
+    if coding in ("", "identity"):
+        return None
+    if coding not in CONTENT_CODINGS:
+        raise Failure(415, f"content-encoding: {coding[:40]!r} is not supported; send the body as it is, or coded as gzip or deflate")
+    return coding
+
+
+async def _awaited(call: Call, limit_bytes: int) -> bytes:
+    """A body that is not there yet: what promises to be too large is refused before it is waited for."""
+    promised = call.headers.get("content-length")
+    if promised is not None and int(promised) > limit_bytes:
+        raise _too_large(limit_bytes)
+    if call.headers.get("expect", "").lower() == "100-continue" and call.transport is not None:
+        call.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    call.connection.body_since = call.received_at
+    try:
+        return await _collect(call.content, limit_bytes)
+    except TimeoutError as stalled:
+        raise Failure(408, "The request's body did not arrive in time.", headers={"connection": "close"}) from stalled
+    finally:
+        call.connection.body_since = None
+
+
+async def _collect(content: StreamReader, limit_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        piece = await content.readany()
+        if not piece:
+            return b"".join(pieces)
+        size += len(piece)
+        if size > limit_bytes:
+            raise _too_large(limit_bytes)
+        pieces.append(piece)
+
+
+def _inflate(raw: bytes, coding: str, limit_bytes: int) -> bytes:
+    windows = (31,) if coding == "gzip" else (15, -15)  # deflate comes with and without the zlib header
+    for window in windows:
+        inflater = zlib.decompressobj(window)
+        try:
+            body = inflater.decompress(raw, limit_bytes + 1)
+        except zlib.error:
+            continue
+        if len(body) > limit_bytes:
+            raise _too_large(limit_bytes)
+        if not inflater.eof or inflater.unused_data:
+            break
+        return body
+    raise Failure(400, f"content-encoding: the body is not valid {coding}")
+
+
+def _too_large(limit_bytes: int) -> Failure:
+    return Failure(413, f"The request is larger than {limit_bytes // (1 << 20)} MB.", headers={"connection": "close"})

@@ -1,0 +1,70 @@
+"""What one request came to: the source of its log line and of its counts."""
+
+from __future__ import annotations
+
+from time import time
+
+from ferrule._core import Outcome
+from ferrule.routing.selection import Choice
+
+OTHER = "other"
+"""The label of what clients named and nobody knows: labels are bounded."""
+
+
+class Record:
+    """Times in seconds; tokens as the backend reported them. No text of a prompt and no key ever enters it."""
+
+    __slots__ = (
+        "at", "backend", "branch", "cache_read_tokens", "connected_s", "dropped", "end_reason", "ended_at", "error", "first_event_at",
+        "has_outcome", "has_usage", "input_tokens", "label", "model", "output_tokens", "pool", "queued_s", "received_at", "request_id",
+        "route", "sent_at", "status", "stop_reason", "stream", "tenant", "trace_headers",
+    )  # fmt: skip
+
+    def __init__(self, request_id: str, route: str, received_at: float) -> None:
+        self.at = time()
+        self.request_id = request_id
+        self.route = route
+        self.received_at = received_at
+        self.status = 0
+        self.stream = False
+        self.tenant: str | None = None
+        self.model: str | None = None
+        self.label = OTHER
+        self.pool: str | None = None
+        self.backend: str | None = None
+        self.branch: str | None = None
+        self.ended_at = 0.0
+        self.queued_s = 0.0
+        self.connected_s = 0.0
+        self.sent_at = 0.0
+        self.first_event_at = 0.0
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.cache_read_tokens = 0
+        self.has_outcome = False
+        self.has_usage = False
+        self.stop_reason: str | None = None
+        self.end_reason: str | None = None
+        self.error: str | None = None
+        self.dropped: tuple[str, ...] = ()
+        self.trace_headers = ""
+        """The request's own trace context for the backend, as header lines; empty when it has none."""
+
+    def chosen(self, choice: Choice) -> None:
+        self.backend = choice.backend.name
+        self.branch = choice.branch
+
+    def came_to(self, outcome: Outcome) -> None:
+        self.input_tokens = outcome.input_tokens
+        self.output_tokens = outcome.output_tokens
+        self.cache_read_tokens = outcome.cache_read_tokens
+        self.stop_reason = outcome.stop_reason
+        self.has_outcome = True
+        self.has_usage = outcome.has_usage
+
+    def tokens(self, estimated_input: int) -> int:
+        """Input plus output, as a key's limit counts them. What was cut short had no usage: its input is the estimate, its output what
+        came."""
+        if self.has_usage or not self.output_tokens:
+            return self.input_tokens + self.cache_read_tokens + self.output_tokens
+        return estimated_input + self.output_tokens

@@ -1,0 +1,96 @@
+"""The port itself: how many connections it takes, what ends a handler, and a port that several workers share."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import aiohttp.http_parser
+import pytest
+from tests.app_state import until
+from tests.http.serving import echo, post, serving
+
+from ferrule.http.connection import Deadlines
+from ferrule.http.request import Call
+from ferrule.http.response import Answer
+from ferrule.http.server import App, ParserMissing, reserve
+
+
+async def test_past_the_limit_connections_are_refused() -> None:
+    async with serving(max_connections=1) as server:
+        first, second = await server.connect(), await server.connect()
+        assert await second.is_cut()
+        first.send(post(b"x"))
+        assert (await first.reply()).status == 200
+
+
+async def test_a_call_knows_its_route_and_when_it_came() -> None:
+    calls: list[Call] = []
+
+    async def serve(call: Call) -> Answer:
+        calls.append(call)
+        return Answer(200, b"{}")
+
+    async with serving(serve) as server:
+        await server.ask(post(b"", path="/api/v1/models/org%2Fm?x=1"))
+    assert [(call.route, call.argument) for call in calls] == [("model", "org/m")]
+    assert calls[0].received_at > 0
+
+
+async def test_a_client_that_leaves_ends_its_handler() -> None:
+    ended = asyncio.Event()
+
+    async def serve(call: Call) -> Answer:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.set()
+            raise
+        raise AssertionError
+
+    async with serving(serve) as server:
+        peer = await server.connect()
+        peer.send(post(b""))
+        await until(lambda: any(connection._current_request for connection in server.app.connections))
+        peer.writer.transport.abort()
+        await asyncio.wait_for(ended.wait(), 5)
+
+
+async def test_a_head_that_is_too_long_is_refused() -> None:
+    async with serving() as server:
+        reply = await server.ask(b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert reply.status in (400, 414)
+
+
+async def test_once_closed_nothing_listens() -> None:
+    async with serving() as server:
+        peer = await server.connect()
+        await until(lambda: server.app.connections)
+        await server.app.close()
+        assert await peer.is_cut()
+        with pytest.raises(OSError, match="Connect call failed"):
+            await server.connect()
+
+
+def test_a_reserved_port_can_be_shared() -> None:
+    held, port = reserve("127.0.0.1", 0)
+    with held, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", port))
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind(("127.0.0.1", port))
+
+
+def test_a_port_that_others_share_is_not_reserved() -> None:
+    with socket.socket() as theirs:
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        theirs.bind(("127.0.0.1", 0))
+        theirs.listen()
+        with pytest.raises(OSError, match="in use"):
+            reserve("127.0.0.1", theirs.getsockname()[1])
+
+
+async def test_the_slow_parser_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aiohttp.http_parser, "HttpRequestParser", aiohttp.http_parser.HttpRequestParserPy)
+    with pytest.raises(ParserMissing):
+        App(echo, Deadlines(), 1)
