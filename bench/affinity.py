@@ -25,7 +25,7 @@ from bench.affinity_model import Policy, Score, Simulation, World
 
 from ferrule._core import rank
 from ferrule.routing.backend import Backend, BackendSpec
-from ferrule.routing.balancer import Attempt, Pool, PoolSettings
+from ferrule.routing.balancer import Attempt, Balancer, BalancerSettings
 from ferrule.routing.health import Verdict
 from ferrule.routing.selection import STRETCH
 
@@ -51,7 +51,7 @@ class Ours:
     """The pool of the proxy."""
 
     def __init__(self, world: World) -> None:
-        self.pool = Pool("sim", PoolSettings(slots=world.slots, max_inflight=UNBOUNDED))
+        self.pool = Balancer("sim", BalancerSettings(slots=world.slots, max_inflight=UNBOUNDED))
         self.pool.update([BackendSpec(f"http://10.0.0.{number}:8000") for number in range(world.machines)], 0.0)
 
     def start(self, key: bytes, now: float) -> Attempt:
@@ -77,7 +77,7 @@ class ByRule:
             self._orders[key] = [self._backends[i] for i in rank(key, self._ranked)]
         backend = self._rule(self._orders[key], self._backends)
         backend.inflight += 1
-        return Attempt(backend, session=None, era=0, is_trial=False, is_retry=False)
+        return Attempt(backend, session=None, generation=0, is_trial=False, is_retry=False)
 
     def end(self, attempt: Attempt, now: float) -> None:
         attempt.backend.inflight -= 1

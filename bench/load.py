@@ -127,7 +127,7 @@ class Load:
         sample.e2e_s = sample.e2e_s or time.perf_counter() - sample.started_s
         self.samples.append(sample)
         if sample.error is None:
-            session.answered(reader.content)
+            session.record_success(reader.content)
         else:
             session.failed()
         if session.turn >= self._plan.turns:

@@ -1,4 +1,4 @@
-"""What a run's constants mean for a fleet: cores and memory for so many backends. Written into README.md from the JSON, never by hand."""
+"""What a run's constants mean for a pool: cores and memory for so many backends. Written into README.md from the JSON, never by hand."""
 
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def markdown(results: Results) -> str:
     parts = [f"Measured {about}; medians of the rounds with their range.", _comparison(results)]
     found = constants(results)
     if found is not None:
-        parts += [_constants(found), _fleets(found)]
+        parts += [_constants(found), _pools(found)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -119,7 +119,7 @@ def _constants(found: Constants) -> str:
     return "\n".join(["| constant | of this run |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
-def _fleets(found: Constants) -> str:
+def _pools(found: Constants) -> str:
     lines = ["| what a backend does | backends one core carries | streams on that core | their memory |", "| --- | --- | --- | --- |"]
     for load in LOADS:
         tokens_per_s = load.slots * load.tokens_per_s_per_stream

@@ -1,4 +1,4 @@
-"""The parts of a worker as tests build them, and waiting for what other threads and tasks bring about."""
+"""The state of a worker as tests build them, and waiting for what other threads and tasks bring about."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import yaml
 from tests.doubles.backend import ScriptedBackend
 from tests.doubles.proxy import REQ, config_for
 
-from ferrule._core import Pump
-from ferrule.backends.pool import Fleet, Place, Shared
-from ferrule.catalog import Offer
+from ferrule._core import Poller
+from ferrule.backends.pool import BackendPool, PoolContext, WorkerId
+from ferrule.catalog import DiscoveredModels
 from ferrule.config import Config, Flags, loads
 from ferrule.process import worker as working
-from ferrule.process.worker import Settings, Worker
+from ferrule.process.worker import Worker, WorkerSettings
 from ferrule.telemetry.metrics import Metrics
-from ferrule.telemetry.request_record import Record
+from ferrule.telemetry.request_record import RequestRecord
 
 
 def config_of(*backends: str, **settings: Any) -> Config:
@@ -37,23 +37,25 @@ async def until(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:
 
 
 @asynccontextmanager
-async def running_fleet(config: Config, on_offer: Callable[[str, Offer], None] = lambda pool, offer: None) -> AsyncIterator[Fleet]:
-    """The fleet of pool `p`, its backends asked and its connections read by a pump of its own."""
-    pump = Pump()
+async def running_pool(
+    config: Config, on_models: Callable[[str, DiscoveredModels], None] = lambda pool, discovered: None
+) -> AsyncIterator[BackendPool]:
+    """The pool of pool `p`, its backends asked and its connections read by a poller of its own."""
+    poller = Poller()
     loop = asyncio.get_running_loop()
-    loop.add_reader(pump.fileno(), pump.run)
-    fleet = Fleet("p", config.pools["p"], Shared(Place(), Metrics(), pump), on_offer)
-    fleet.start()
+    loop.add_reader(poller.fileno(), poller.run)
+    pool = BackendPool("p", config.pools["p"], PoolContext(WorkerId(), Metrics(), poller), on_models)
+    pool.start()
     try:
-        await until(lambda: fleet.pool.backends and not any(member.has_probe for member in fleet._members.values()))
-        yield fleet
+        await until(lambda: pool.balancer.backends and not any(member.has_probe for member in pool._members.values()))
+        yield pool
     finally:
-        await fleet.stop()
-        loop.remove_reader(pump.fileno())
+        await pool.stop()
+        loop.remove_reader(poller.fileno())
 
 
 @asynccontextmanager
-async def running_worker(settings: Settings, *, waits: bool = True) -> AsyncIterator[tuple[Worker, aiohttp.ClientSession]]:
+async def running_worker(settings: WorkerSettings, *, waits: bool = True) -> AsyncIterator[tuple[Worker, aiohttp.ClientSession]]:
     """A worker in this process, ready unless `waits` is False, and a client of its port."""
     worker = Worker(settings, settings.read())
     host, port = await worker.start()
@@ -71,8 +73,8 @@ class Stage:
 
     def __init__(self, worker: Worker, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
         self.worker, self.client = worker, client
-        self.records: list[Record] = []
-        monkeypatch.setattr(worker.parts.ledger, "add", self.records.append)
+        self.records: list[RequestRecord] = []
+        monkeypatch.setattr(worker.state.recorder, "add", self.records.append)
 
     async def ask(self, path: str = "/v1/messages", headers: dict[str, str] | None = None, **members: Any) -> tuple[int, Any]:
         async with self.client.post(path, json=REQ(**members), headers=headers) as answer:
@@ -87,8 +89,8 @@ class Stage:
 @asynccontextmanager
 async def running_stage(backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     """One backend, whose every model is served in the dialect `anthropic`."""
-    monkeypatch.setattr(working, "_calm_collector", lambda: None)
-    monkeypatch.setattr(working, "_keep_heap", lambda: None)
-    settings = Settings(Flags(backends=(backend.url,), listen="127.0.0.1:0", dialect="anthropic"))
+    monkeypatch.setattr(working, "tune_gc", lambda: None)
+    monkeypatch.setattr(working, "tune_malloc", lambda: None)
+    settings = WorkerSettings(Flags(backends=(backend.url,), listen="127.0.0.1:0", dialect="anthropic"))
     async with running_worker(settings) as (worker, client):
         yield Stage(worker, client, monkeypatch)

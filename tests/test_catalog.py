@@ -7,22 +7,22 @@ import json
 import pytest
 from tests.app_state import config_of
 
-from ferrule.catalog import Catalog, Listed, Offer, Served, list_body, model_body, together
+from ferrule.catalog import Catalog, DiscoveredModels, ListedModel, ServedModel, list_body, merge, model_body
 from ferrule.config import Config, Flags, from_flags
 from ferrule.engines import PROFILES
 
 VLLM, LLAMACPP = PROFILES["vllm"], PROFILES["llamacpp"]
 
 
-def offer(*listed: Listed) -> Offer:
-    return Offer(VLLM, listed, True)
+def discovered(*listed: ListedModel) -> DiscoveredModels:
+    return DiscoveredModels(VLLM, listed, True)
 
 
 def unnamed() -> Config:
     return from_flags(Flags(backends=("http://127.0.0.1:9",)))
 
 
-def found(catalog: Catalog, name: str) -> Served:
+def found(catalog: Catalog, name: str) -> ServedModel:
     served = catalog.find(name)
     assert served is not None
     return served
@@ -39,21 +39,21 @@ def test_configured_names(name: str, id: str | None) -> None:
 
 def test_a_configured_model_takes_from_its_backend_what_nobody_said() -> None:
     config = config_of("http://127.0.0.1:9", model={"upstream": "deep/m"})
-    catalog = Catalog(config, {"p": offer(Listed("deep/m", 1000, 5), Listed("x", 1))})
+    catalog = Catalog(config, {"p": discovered(ListedModel("deep/m", 1000, 5), ListedModel("x", 1))})
     served = found(catalog, "m")
     assert (served.policy.upstream, served.policy.context_window, served.created, served.label) == ("deep/m", 1000, 5, "m")
     said = config_of("http://127.0.0.1:9", model={"context_window": 500})
-    assert found(Catalog(said, {"p": offer(Listed("m", 1000))}), "m").policy.context_window == 500
+    assert found(Catalog(said, {"p": discovered(ListedModel("m", 1000))}), "m").policy.context_window == 500
 
 
 def test_knobs_are_the_dialects_with_the_models_own() -> None:
     config = config_of("http://127.0.0.1:9", model={"dialect": {"reasoning": "text"}})
-    knobs = found(Catalog(config, {}), "m").policy.knobs
-    assert (knobs.name, knobs.reasoning) == ("anthropic", "text")
+    dialect = found(Catalog(config, {}), "m").policy.dialect
+    assert (dialect.name, dialect.reasoning) == ("anthropic", "text")
 
 
 def test_the_engine_is_what_the_pool_says_or_what_was_found() -> None:
-    told = {"p": Offer(LLAMACPP, (), True)}
+    told = {"p": DiscoveredModels(LLAMACPP, (), True)}
     assert found(Catalog(config_of("http://127.0.0.1:9"), told), "m").policy.engine is VLLM
     assert found(Catalog(config_of("http://127.0.0.1:9", pool={"engine": "auto"}), told), "m").policy.engine is LLAMACPP
 
@@ -61,7 +61,7 @@ def test_the_engine_is_what_the_pool_says_or_what_was_found() -> None:
 def test_without_configured_models_every_listed_one_is_served() -> None:
     catalog = Catalog(unnamed(), {})
     assert found(catalog, "anything").label == "other"  # nobody said yet what there is
-    catalog.learn("default", offer(Listed("b", 7), Listed("a")))
+    catalog.learn("default", discovered(ListedModel("b", 7), ListedModel("a")))
     assert catalog.find("anything") is None
     assert (found(catalog, "b[1m]").policy.context_window, found(catalog, "b").label) == (7, "b")
     assert [served.id for served in catalog.all()] == ["a", "b"]
@@ -70,22 +70,25 @@ def test_without_configured_models_every_listed_one_is_served() -> None:
 def test_learning_forgets_what_was_found() -> None:
     catalog = Catalog(config_of("http://127.0.0.1:9"), {})
     assert found(catalog, "m").policy.context_window is None
-    catalog.learn("p", offer(Listed("m", 9)))
+    catalog.learn("p", discovered(ListedModel("m", 9)))
     assert found(catalog, "m").policy.context_window == 9
     kept = found(catalog, "m")
-    catalog.learn("p", offer(Listed("m", 9)))
+    catalog.learn("p", discovered(ListedModel("m", 9)))
     assert catalog.find("m") is kept
 
 
 def test_together_has_all_models_and_the_smallest_windows() -> None:
-    one, other = offer(Listed("a", 10), Listed("b", None)), offer(Listed("a", 5), Listed("b", 8), Listed("c", 1))
-    assert together([one, other]).models == (Listed("a", 5), Listed("b", 8), Listed("c", 1))
-    assert together([other, one]).models == (Listed("a", 5), Listed("b", 8), Listed("c", 1))
-    assert together([]) == Offer()
+    one, other = (
+        discovered(ListedModel("a", 10), ListedModel("b", None)),
+        discovered(ListedModel("a", 5), ListedModel("b", 8), ListedModel("c", 1)),
+    )
+    assert merge([one, other]).models == (ListedModel("a", 5), ListedModel("b", 8), ListedModel("c", 1))
+    assert merge([other, one]).models == (ListedModel("a", 5), ListedModel("b", 8), ListedModel("c", 1))
+    assert merge([]) == DiscoveredModels()
 
 
 def test_lists() -> None:
-    catalog = Catalog(unnamed(), {"default": offer(Listed("a", 7, 1_700_000_000), Listed("b"))})
+    catalog = Catalog(unnamed(), {"default": discovered(ListedModel("a", 7, 1_700_000_000), ListedModel("b"))})
     anthropic = json.loads(list_body(catalog.all(), anthropic=True))
     assert (anthropic["first_id"], anthropic["last_id"], anthropic["has_more"]) == ("a", "b", False)
     assert anthropic["data"][0] == {

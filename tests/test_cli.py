@@ -97,9 +97,9 @@ def test_flags_are_handed_on() -> None:
 
 @pytest.mark.parametrize(("workers", "runs"), [("1", "alone"), ("2", "supervised")])
 def test_more_than_one_worker_is_supervised(monkeypatch: pytest.MonkeyPatch, workers: str, runs: str) -> None:
-    from ferrule.process import supervisor
+    from ferrule.process import run_worker, supervisor
 
-    monkeypatch.setattr(supervisor, "serve_alone", lambda settings, configuration: "alone")
+    monkeypatch.setattr(run_worker, "serve_alone", lambda settings, configuration: "alone")
     monkeypatch.setattr(supervisor, "Supervisor", lambda *arguments: SimpleNamespace(run=lambda: "supervised"))
     monkeypatch.setattr("uvloop.run", lambda what: what)
     assert main(["serve", "--backend", "http://127.0.0.1:9", "--workers", workers]) == runs  # type: ignore[comparison-overlap]
@@ -109,9 +109,9 @@ def test_more_than_one_worker_is_supervised(monkeypatch: pytest.MonkeyPatch, wor
 def test_an_admin_port_for_others_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, admin: str, warnings: int
 ) -> None:
-    from ferrule.process import supervisor
+    from ferrule.process import run_worker
 
-    monkeypatch.setattr(supervisor, "serve_alone", lambda settings, configuration: 0)
+    monkeypatch.setattr(run_worker, "serve_alone", lambda settings, configuration: 0)
     monkeypatch.setattr("uvloop.run", lambda what: what)
     assert main(["serve", "--backend", "http://127.0.0.1:9", "--admin", admin]) == 0
     assert [record.levelname for record in caplog.records if admin in record.message] == ["WARNING"] * warnings

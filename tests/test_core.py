@@ -1,4 +1,4 @@
-"""The extension as Python sees it: what needs no socket, and a relay between two real ones."""
+"""The extension as Python sees it: what needs no socket, and a connection between two real ones."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ferrule._core import (
-    Exchange,
     Histogram,
-    Pump,
-    Relay,
-    ReplyOptions,
+    Poller,
+    ResponseOptions,
+    ResponseStream,
     Tokenizer,
     Translator,
+    UpstreamConnection,
     backend_error,
     fold,
     rank,
     translate_reply,
 )
 
-OPTIONS = ReplyOptions(message_id="msg_1", model="m")
+OPTIONS = ResponseOptions(message_id="msg_1", model="m")
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -69,11 +69,11 @@ def test_nonsense_is_a_fault_and_not_an_exception() -> None:
 
 def test_options_that_mean_nothing() -> None:
     with pytest.raises(ValueError, match="reasoning"):
-        ReplyOptions(message_id="msg_1", model="m", reasoning="aloud")
+        ResponseOptions(message_id="msg_1", model="m", reasoning="aloud")
     with pytest.raises(ValueError, match="telling"):
-        Exchange(telling="song")
+        ResponseStream(telling="song")
     with pytest.raises(ValueError, match="telling"):
-        Exchange(telling="events")  # without options
+        ResponseStream(telling="events")  # without options
 
 
 @pytest.mark.parametrize(
@@ -121,29 +121,29 @@ def test_rank_orders_and_removing_one_moves_no_other() -> None:
 
 
 class Wire:
-    """A relay with a backend that the test plays, and a client that the test reads."""
+    """A connection with a backend that the test plays, and a client that the test reads."""
 
-    def __init__(self, pump: Pump | None) -> None:
-        self.pump = pump
+    def __init__(self, poller: Poller | None) -> None:
+        self.poller = poller
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
         near, far = socket.socketpair()
-        self.transport, self.relay = await loop.create_connection(lambda: Relay(self.pump), sock=near)  # type: ignore[type-var]
+        self.transport, self.connection = await loop.create_connection(lambda: UpstreamConnection(self.poller), sock=near)  # type: ignore[type-var]
         self.backend_reads, self.backend = await asyncio.open_connection(sock=far)
         near, far = socket.socketpair()
         self.client, _ = await loop.create_connection(asyncio.Protocol, sock=near)
         self.client_reads, self.client_end = await asyncio.open_connection(sock=far)
 
-    def exchange(self, telling: str = "events", **settings: object) -> Exchange:
+    def stream(self, telling: str = "events", **settings: object) -> ResponseStream:
         named = {"options": OPTIONS, "transport": self.client, "descriptor": self.client.get_extra_info("socket").fileno(), **settings}
-        exchange = Exchange(telling=telling, **named)  # type: ignore[arg-type]
-        exchange.set_head(HEAD)
-        return exchange
+        stream = ResponseStream(telling=telling, **named)  # type: ignore[arg-type]
+        stream.set_head(HEAD)
+        return stream
 
-    def start(self, exchange: Exchange) -> asyncio.Future[None]:
+    def start(self, stream: ResponseStream) -> asyncio.Future[None]:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.relay.start(exchange, waiter, (b"POST / HTTP/1.1\r\n\r\n", b"{}"))
+        self.connection.start(stream, waiter, (b"POST / HTTP/1.1\r\n\r\n", b"{}"))
         return waiter
 
     async def told_until(self, end: bytes) -> bytes:
@@ -157,23 +157,23 @@ class Wire:
             await writer.wait_closed()
 
 
-@pytest.fixture(params=["pump", "transport"])
+@pytest.fixture(params=["poller", "transport"])
 async def wire(request: pytest.FixtureRequest) -> AsyncIterator[Wire]:
-    pump = Pump() if request.param == "pump" else None
-    if pump is not None:
-        asyncio.get_running_loop().add_reader(pump.fileno(), pump.run)
-    opened = Wire(pump)
+    poller = Poller() if request.param == "poller" else None
+    if poller is not None:
+        asyncio.get_running_loop().add_reader(poller.fileno(), poller.run)
+    opened = Wire(poller)
     await opened.open()
     yield opened
     await opened.close()
-    if pump is not None:
-        asyncio.get_running_loop().remove_reader(pump.fileno())
+    if poller is not None:
+        asyncio.get_running_loop().remove_reader(poller.fileno())
 
 
 async def test_a_reply_goes_through_and_the_connection_is_kept(wire: Wire) -> None:
     for _ in range(2):
-        exchange = wire.exchange()
-        waiter = wire.start(exchange)
+        stream = wire.stream()
+        waiter = wire.start(stream)
         assert await wire.backend_reads.readuntil(b"{}") == b"POST / HTTP/1.1\r\n\r\n{}"
         body = CHUNK + FINISH + DONE
         wire.backend.write(SSE % len(body) + body)
@@ -181,16 +181,16 @@ async def test_a_reply_goes_through_and_the_connection_is_kept(wire: Wire) -> No
         told = await wire.told_until(b"0\r\n\r\n")
         assert told.startswith(HEAD)
         assert b'"text":"hi"' in told
-        assert (exchange.end, exchange.status, exchange.is_committed, exchange.has_started) == ("complete", 200, True, True)
-        assert 0 < exchange.sent_at <= exchange.first_event_at
-        assert wire.relay.is_reusable
+        assert (stream.end, stream.status, stream.is_committed, stream.has_started) == ("complete", 200, True, True)
+        assert 0 < stream.sent_at <= stream.first_event_at
+        assert wire.connection.is_reusable
 
 
 async def test_the_first_event_is_told_once(wire: Wire) -> None:
     heard: list[int] = []
-    exchange = wire.exchange()
-    exchange.on_first_event(lambda: heard.append(1))
-    waiter = wire.start(exchange)
+    stream = wire.stream()
+    stream.on_first_event(lambda: heard.append(1))
+    waiter = wire.start(stream)
     body = CHUNK + CHUNK + FINISH + DONE
     wire.backend.write(SSE % len(body) + CHUNK)
     await wire.told_until(b"text_delta")
@@ -200,98 +200,98 @@ async def test_the_first_event_is_told_once(wire: Wire) -> None:
 
 
 async def test_an_error_is_collected_and_nothing_told(wire: Wire) -> None:
-    exchange = wire.exchange()
-    waiter = wire.start(exchange)
+    stream = wire.stream()
+    waiter = wire.start(stream)
     wire.backend.write(b"HTTP/1.1 503 x\r\nretry-after: 3\r\ncontent-length: 2\r\n\r\n{}")
     await waiter
-    assert (exchange.end, exchange.status, exchange.retry_after, exchange.is_committed) == ("collected", 503, "3", False)
-    assert exchange.take_body() == b"{}"
+    assert (stream.end, stream.status, stream.retry_after, stream.is_committed) == ("collected", 503, "3", False)
+    assert stream.take_body() == b"{}"
 
 
 async def test_a_backend_that_hangs_up_unasked(wire: Wire) -> None:
-    exchange = wire.exchange()
-    waiter = wire.start(exchange)
+    stream = wire.stream()
+    waiter = wire.start(stream)
     wire.backend.close()
     await waiter
-    assert (exchange.end, exchange.is_committed) == ("untouched", False)
-    assert not wire.relay.is_open
-    late = wire.exchange()
+    assert (stream.end, stream.is_committed) == ("untouched", False)
+    assert not wire.connection.is_open
+    late = wire.stream()
     await wire.start(late)
     assert late.end == "untouched"
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_event(wire: Wire) -> None:
-    exchange = wire.exchange()
-    waiter = wire.start(exchange)
+    stream = wire.stream()
+    waiter = wire.start(stream)
     wire.backend.write(SSE % 9999 + CHUNK)
     await wire.told_until(b"text_delta")
     wire.backend.close()
     await waiter
-    assert exchange.end == "broken"
+    assert stream.end == "broken"
     assert b"event: error" in await wire.told_until(b"0\r\n\r\n")
 
 
 async def test_abort_cuts_the_backend_and_wakes_nobody(wire: Wire) -> None:
-    exchange = wire.exchange()
-    waiter = wire.start(exchange)
+    stream = wire.stream()
+    waiter = wire.start(stream)
     await wire.backend_reads.readuntil(b"{}")
-    exchange.abort()
+    stream.abort()
     assert await wire.backend_reads.read() == b""
-    assert exchange.end == "aborted"
+    assert stream.end == "aborted"
     assert not waiter.done()
     waiter.cancel()
 
 
 async def test_deadlines_and_pings_are_the_sweeps_business(wire: Wire) -> None:
-    exchange = wire.exchange(ping_after_s=10, first_event_s=60, total_s=1000)
-    waiter = wire.start(exchange)
-    begin = exchange.sent_at
-    exchange.sweep(begin + 5)
-    assert not exchange.is_committed
-    exchange.sweep(begin + 11)
+    stream = wire.stream(ping_after_s=10, first_event_s=60, total_s=1000)
+    waiter = wire.start(stream)
+    begin = stream.sent_at
+    stream.sweep(begin + 5)
+    assert not stream.is_committed
+    stream.sweep(begin + 11)
     assert b"event: ping" in await wire.told_until(b"\n\n")
-    exchange.sweep(begin + 61)
+    stream.sweep(begin + 61)
     await waiter
-    assert exchange.end == "timeout"
+    assert stream.end == "timeout"
     assert b"timeout_error" in await wire.told_until(b"0\r\n\r\n")
 
 
 async def test_our_own_failure_is_told_where_a_stream_has_begun(wire: Wire) -> None:
-    exchange = wire.exchange()
-    waiter = wire.start(exchange)
-    assert not exchange.fail("overloaded_error", "going down")  # nothing told: an answer with a status follows
+    stream = wire.stream()
+    waiter = wire.start(stream)
+    assert not stream.fail("overloaded_error", "going down")  # nothing told: an answer with a status follows
     await waiter
-    assert exchange.end == "failed"
+    assert stream.end == "failed"
 
 
 async def test_a_paused_client_holds_the_backend(wire: Wire) -> None:
-    exchange = wire.exchange()
-    waiter = wire.start(exchange)
-    exchange.client_paused()
+    stream = wire.stream()
+    waiter = wire.start(stream)
+    stream.client_paused()
     body = CHUNK + FINISH + DONE
     wire.backend.write(SSE % len(body) + body)
     for _ in range(20):  # turns of the loop in which it would be read
         await asyncio.sleep(0)
-    assert exchange.end is None
-    assert exchange.status == 0
-    exchange.client_resumed()
+    assert stream.end is None
+    assert stream.status == 0
+    stream.client_resumed()
     await waiter
-    assert exchange.end == "complete"
+    assert stream.end == "complete"
 
 
 @pytest.mark.parametrize("rest", [b"", CHUNK + FINISH + DONE, b"data: {\n\n"], ids=["at it", "answered", "broken"])
 async def test_the_budget_ends_it_and_a_second_answer_goes_on(wire: Wire, rest: bytes) -> None:
-    exchange = wire.exchange(budget_tokens=2)
-    waiter = wire.start(exchange)
+    stream = wire.stream(budget_tokens=2)
+    waiter = wire.start(stream)
     thought = b'data: {"choices":[{"index":0,"delta":{"reasoning":"hm "}}]}\n\n' * 3 + rest
     wire.backend.write(SSE % (len(thought) if rest else 99999) + thought)
     await waiter
-    assert exchange.end == "budget"
-    assert exchange.reasoning_text.startswith("hm hm ")
-    exchange.go_on()
-    second = Wire(wire.pump)
+    assert stream.end == "budget"
+    assert stream.reasoning_text.startswith("hm hm ")
+    stream.begin_continuation()
+    second = Wire(wire.poller)
     await second.open()
-    waiter = second.start(exchange)
+    waiter = second.start(stream)
     body = CHUNK + FINISH + DONE
     second.backend.write(SSE % len(body) + body)
     await waiter
@@ -304,16 +304,16 @@ async def test_the_budget_ends_it_and_a_second_answer_goes_on(wire: Wire, rest: 
 async def test_folded_and_collected_bodies_need_no_client(wire: Wire) -> None:
     body = CHUNK + FINISH + DONE
     for telling, expected in (("folded", b'"type":"message"'), ("whole", b"data: ")):
-        exchange = Exchange(telling=telling, options=OPTIONS)
-        waiter = wire.start(exchange)
+        stream = ResponseStream(telling=telling, options=OPTIONS)
+        waiter = wire.start(stream)
         wire.backend.write(SSE % len(body) + body)
         await waiter
-        assert expected in exchange.take_body()
+        assert expected in stream.take_body()
 
 
 async def test_chat_chunks_pass_with_the_clients_name_and_without_usage(wire: Wire) -> None:
-    exchange = wire.exchange("chat", model_json='"mine"', hide_usage=True)
-    waiter = wire.start(exchange)
+    stream = wire.stream("chat", model_json='"mine"', hide_usage=True)
+    waiter = wire.start(stream)
     named = b'data: {"model":"theirs","choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
     usage = b'data: {"model":"theirs","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\n'
     body = named + usage + DONE
@@ -323,12 +323,12 @@ async def test_chat_chunks_pass_with_the_clients_name_and_without_usage(wire: Wi
     assert b'"model":"mine"' in told
     assert b"theirs" not in told
     assert b"usage" not in told
-    assert exchange.outcome.input_tokens == 7
+    assert stream.outcome.input_tokens == 7
 
 
 async def test_time_between_tokens_is_observed(wire: Wire) -> None:
     histogram = Histogram([1.0])
-    waiter = wire.start(wire.exchange(per_token=histogram))
+    waiter = wire.start(wire.stream(per_token=histogram))
     body = CHUNK * 3 + FINISH + DONE
     wire.backend.write(SSE % len(body) + CHUNK)
     await wire.told_until(b"text_delta")
@@ -338,14 +338,14 @@ async def test_time_between_tokens_is_observed(wire: Wire) -> None:
 
 
 async def test_a_lost_client_is_written_to_no_more(wire: Wire) -> None:
-    exchange = wire.exchange()
-    waiter = wire.start(exchange)
-    exchange.client_lost()
+    stream = wire.stream()
+    waiter = wire.start(stream)
+    stream.client_lost()
     wire.client.close()
     body = CHUNK + FINISH + DONE
     wire.backend.write(SSE % len(body) + body)
     await waiter
-    assert exchange.end == "complete"
+    assert stream.end == "complete"
 
 
 class Gone:
@@ -359,19 +359,19 @@ class Gone:
 
 
 async def test_what_comes_for_a_client_that_is_gone_raises_nowhere(wire: Wire) -> None:
-    exchange = wire.exchange(transport=Gone(), descriptor=None)
-    waiter = wire.start(exchange)
-    exchange.client_lost()
+    stream = wire.stream(transport=Gone(), descriptor=None)
+    waiter = wire.start(stream)
+    stream.client_lost()
     body = CHUNK + FINISH + DONE
     wire.backend.write(SSE % len(body) + body)
     await waiter
-    assert exchange.end == "complete"
+    assert stream.end == "complete"
 
 
 async def test_a_write_that_fails_leaves_nobody_waiting(wire: Wire) -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
-    waiter = wire.start(wire.exchange(transport=Gone(), descriptor=None))
+    waiter = wire.start(wire.stream(transport=Gone(), descriptor=None))
     body = CHUNK + FINISH + DONE
     wire.backend.write(SSE % len(body) + body)
     await waiter
@@ -379,34 +379,34 @@ async def test_a_write_that_fails_leaves_nobody_waiting(wire: Wire) -> None:
 
 
 async def test_an_answer_before_the_request_was_read_leaves_no_rest_of_it_behind(wire: Wire) -> None:
-    exchange = wire.exchange("whole")
+    stream = wire.stream("whole")
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     wire.backend_reads._transport.pause_reading()  # type: ignore[attr-defined]
-    wire.relay.start(exchange, waiter, (b"x" * (16 << 20),))
+    wire.connection.start(stream, waiter, (b"x" * (16 << 20),))
     assert wire.transport.get_write_buffer_size() > 0
     wire.backend.write(b"HTTP/1.1 413 x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
     await waiter
-    assert exchange.status == 413
+    assert stream.status == 413
     assert wire.transport.get_write_buffer_size() == 0
 
 
 @pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 503 x\r\ncontent-length: 0\r\n\r\n"], ids=["untouched", "refused"])
 async def test_a_continuation_goes_on_after_an_attempt_that_failed(wire: Wire, reply: bytes) -> None:
-    exchange = wire.exchange(budget_tokens=1)
-    waiter = wire.start(exchange)
+    stream = wire.stream(budget_tokens=1)
+    waiter = wire.start(stream)
     thought = b'data: {"choices":[{"index":0,"delta":{"reasoning":"hm "}}]}\n\n'
     wire.backend.write(SSE % 99999 + thought * 2)
     await waiter
-    exchange.go_on()
+    stream.begin_continuation()
     for answer in (reply, SSE % len(CHUNK + FINISH + DONE) + CHUNK + FINISH + DONE):
-        attempt = Wire(wire.pump)
+        attempt = Wire(wire.poller)
         await attempt.open()
-        waiter = attempt.start(exchange)
+        waiter = attempt.start(stream)
         attempt.backend.write(answer)
         attempt.backend.write_eof()
         await waiter
         await attempt.close()
-    assert exchange.end == "complete"
+    assert stream.end == "complete"
     told = await wire.told_until(b"0\r\n\r\n")
     assert told.count(b"event: message_start") == 1
     assert told.index(b"thinking_delta") < told.index(b"text_delta")

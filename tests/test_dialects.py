@@ -1,4 +1,4 @@
-"""The four dialects as data, and single knobs of a model; what they do is in the tests of the two sides."""
+"""The four dialects as data, and single dialect of a model; what they do is in the tests of the two sides."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from ferrule.dialects import DIALECTS, Knobs, override
+from ferrule.dialects import DIALECTS, Dialect, override
 
 
 def test_four_ship_under_their_names() -> None:
     assert list(DIALECTS) == ["token-factory", "pooled", "tokenify", "anthropic"]
-    assert all(knobs.name == name for name, knobs in DIALECTS.items())
+    assert all(dialect.name == name for name, dialect in DIALECTS.items())
 
 
 @pytest.mark.parametrize(
-    ("knob", "values"),
+    ("setting", "values"),
     [
         ("unknown_model_status", (400, 404, 404, 404)),
         ("count_tokens", ("estimate", "absent", "engine", "engine")),
@@ -37,8 +37,8 @@ def test_four_ship_under_their_names() -> None:
         ),
     ],
 )
-def test_the_rows_that_the_request_side_does_not_see(knob: str, values: tuple[Any, ...]) -> None:
-    assert tuple(getattr(knobs, knob) for knobs in DIALECTS.values()) == values
+def test_the_rows_that_the_request_side_does_not_see(setting: str, values: tuple[Any, ...]) -> None:
+    assert tuple(getattr(dialect, setting) for dialect in DIALECTS.values()) == values
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_the_rows_that_the_request_side_does_not_see(knob: str, values: tuple[An
     ],
 )
 def test_accepted_parameters(parameter: str, accepted_by: set[str]) -> None:
-    assert {name for name, knobs in DIALECTS.items() if knobs.accepts(parameter)} == accepted_by
+    assert {name for name, dialect in DIALECTS.items() if dialect.accepts(parameter)} == accepted_by
 
 
 def test_a_model_overrides_single_knobs() -> None:
-    knobs = override(DIALECTS["anthropic"], {"reasoning": "text", "top_k_cap": 10, "stop_reasons": ["end_turn"]})
-    assert (knobs.reasoning, knobs.top_k_cap, knobs.stop_reasons) == ("text", 10, frozenset({"end_turn"}))
+    dialect = override(DIALECTS["anthropic"], {"reasoning": "text", "top_k_cap": 10, "stop_reasons": ["end_turn"]})
+    assert (dialect.reasoning, dialect.top_k_cap, dialect.stop_reasons) == ("text", 10, frozenset({"end_turn"}))
     assert DIALECTS["anthropic"].reasoning == "thinking"
     assert override(DIALECTS["pooled"], {}) is DIALECTS["pooled"]
 
@@ -68,8 +68,8 @@ def test_a_model_overrides_single_knobs() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"reasonning": "text"}, "models.0.dialect.reasonning: no such knob; there are accepted, "),
-        ({"name": "x"}, "models.0.dialect.name: no such knob"),
+        ({"reasonning": "text"}, "models.0.dialect.reasonning: no such setting; there are accepted, "),
+        ({"name": "x"}, "models.0.dialect.name: no such setting"),
         ({"reasoning": "loud"}, "models.0.dialect.reasoning: Invalid enum value 'loud'"),
         ({"top_k_cap": "ten"}, "models.0.dialect.top_k_cap: Expected `int | null`, got `str`"),
         ({"wrap_gate_errors": 1}, "models.0.dialect.wrap_gate_errors: Expected `bool`, got `int`"),
@@ -83,4 +83,4 @@ def test_a_wrong_knob_is_an_error_with_its_place(changes: dict[str, Any], says: 
 def test_knobs_are_frozen() -> None:
     with pytest.raises(AttributeError):
         DIALECTS["anthropic"].reasoning = "text"  # type: ignore[misc]
-    assert Knobs(name="x") == Knobs(name="x")
+    assert Dialect(name="x") == Dialect(name="x")

@@ -9,7 +9,7 @@ import pytest
 
 from ferrule import messages
 from ferrule.chat import passthrough as chat
-from ferrule.errors import Failure, InvalidRequest, envelope, event, no_json
+from ferrule.errors import Failure, InvalidRequest, envelope, event, invalid_json
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_invalid_requests_name_their_path() -> None:
 @pytest.mark.parametrize(("body", "said"), [(b"", "the body is empty"), (b" \n", "the body is empty"), (b"{", "it was cut")])
 @pytest.mark.parametrize("decode", [messages.decode, chat.decode])
 def test_what_is_no_json(decode: Callable[[bytes], object], body: bytes, said: str) -> None:
-    assert no_json(body, ValueError("it was cut")).message.endswith(f": {said}")
+    assert invalid_json(body, ValueError("it was cut")).message.endswith(f": {said}")
     with pytest.raises(InvalidRequest) as told:
         decode(body)
     assert told.value.message.endswith("the body is empty") is not body.startswith(b"{")

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from ferrule._core import Outcome, ReplyOptions, Translator, fold
+from ferrule._core import Outcome, ResponseOptions, Translator, fold
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("transcripts/*/upstream.sse"))
 
 
-def options_of(case: Path) -> ReplyOptions:
+def options_of(case: Path) -> ResponseOptions:
     given: dict[str, Any] = json.loads(read(case / "options.json") or b"{}")
     named = {"message_id": "msg_0123456789abcdef0123456789abcdef", "model": "m"}
-    return ReplyOptions(**{**named, **given, "tool_names": [tuple(pair) for pair in given.get("tool_names", [])]})
+    return ResponseOptions(**{**named, **given, "tool_names": [tuple(pair) for pair in given.get("tool_names", [])]})
 
 
 def read(path: Path) -> bytes:

@@ -1,7 +1,7 @@
 """The Rust half: streams replies, counts tokens, ranks backends. Nothing here blocks the loop or holds the GIL for long.
 
 All times are seconds; points in time are those of `time.monotonic()`. A peer that sends nonsense never raises: it ends as a fault
-in an `Outcome`, or as the `end` of an `Exchange`.
+in an `Outcome`, or as the `end` of an `ResponseStream`.
 """
 
 import asyncio
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, final
 
 __all__ = [
-    "Exchange",
     "Histogram",
     "Outcome",
-    "Pump",
-    "Relay",
-    "ReplyOptions",
+    "Poller",
+    "ResponseOptions",
+    "ResponseStream",
     "Tokenizer",
     "Translator",
+    "UpstreamConnection",
     "backend_error",
     "fold",
     "rank",
@@ -26,7 +26,7 @@ __all__ = [
 # Replies without I/O
 
 @final
-class ReplyOptions:
+class ResponseOptions:
     """How one reply is to be told to its client: the response-side knobs and what the request fixed."""
 
     def __new__(
@@ -46,7 +46,7 @@ class ReplyOptions:
         max_tokens: int | None = None,
         context_window: int | None = None,
         discard_output: bool = False,
-    ) -> ReplyOptions:
+    ) -> ResponseOptions:
         """`reasoning`: `thinking` (blocks), `text` (folded into the text block) or `drop`; anything else raises ValueError.
         `stop_reasons`: those the dialect knows, all others become `end_turn`; None: all.
         `tool_names`: (name upstream, name the client knows) where they differ.
@@ -82,9 +82,9 @@ class Outcome:
 
 @final
 class Translator:
-    """A streamed chat completion into Messages events, without I/O: the same machine that an Exchange runs."""
+    """A streamed chat completion into Messages events, without I/O: the same machine that an ResponseStream runs."""
 
-    def __new__(cls, options: ReplyOptions) -> Translator: ...
+    def __new__(cls, options: ResponseOptions) -> Translator: ...
     def feed(self, data: bytes) -> bytes:
         """Bytes of the backend's body, cut anywhere → bytes for the client. Never raises for what a peer sent."""
     def finish(self) -> bytes:
@@ -92,10 +92,10 @@ class Translator:
     @property
     def outcome(self) -> Outcome: ...
 
-def fold(options: ReplyOptions, body: bytes) -> tuple[bytes, Outcome]:
+def fold(options: ResponseOptions, body: bytes) -> tuple[bytes, Outcome]:
     """A streamed chat completion, whole → the Messages body that `stream: false` gives (empty after a fault)."""
 
-def translate_reply(options: ReplyOptions, body: bytes) -> tuple[bytes, Outcome]:
+def translate_reply(options: ResponseOptions, body: bytes) -> tuple[bytes, Outcome]:
     """A whole chat completion (`chat.completion`) → a whole message (empty after a fault)."""
 
 def backend_error(status: int, body: bytes) -> tuple[int, str, str, bool]:
@@ -104,10 +104,10 @@ def backend_error(status: int, body: bytes) -> tuple[int, str, str, bool]:
 # Replies with I/O
 
 @final
-class Pump:
+class Poller:
     """Reads the sockets of all backends of one loop. The loop watches it as one descriptor: `loop.add_reader(pump.fileno(), pump.run)`."""
 
-    def __new__(cls) -> Pump:
+    def __new__(cls) -> Poller:
         """Raises OSError when the process has no descriptor left."""
     def fileno(self) -> int:
         """Readable when any backend has sent something; belongs to the pump, which closes it."""
@@ -115,12 +115,12 @@ class Pump:
         """Reads whatever is readable, once each, and lets each relay tell it."""
 
 @final
-class Relay:
+class UpstreamConnection:
     """The asyncio protocol of one backend connection, one request after the other. With a pump its socket is read there,
     without one (TLS) the transport delivers."""
 
-    def __new__(cls, pump: Pump | None = None) -> Relay: ...
-    def start(self, exchange: Exchange, waiter: asyncio.Future[None], pieces: Iterable[bytes]) -> None:
+    def __new__(cls, pump: Poller | None = None) -> UpstreamConnection: ...
+    def start(self, exchange: ResponseStream, waiter: asyncio.Future[None], pieces: Iterable[bytes]) -> None:
         """Sends a request, given in pieces, head and all, and tells its reply to `exchange`. `waiter` gets its result when that is
         over, also when the connection is lost already; how it ended is in `exchange.end`."""
     def close(self) -> None:
@@ -141,14 +141,14 @@ class Relay:
     def resume_writing(self) -> None: ...
 
 @final
-class Exchange:
+class ResponseStream:
     """A reply on its way from a backend to a client. It outlives the backend connection: a retry or a continuation goes on with it."""
 
     def __new__(
         cls,
         *,
         telling: str,
-        options: ReplyOptions | None = None,
+        options: ResponseOptions | None = None,
         model_json: str = "",
         hide_usage: bool = False,
         transport: asyncio.Transport | None = None,
@@ -160,7 +160,7 @@ class Exchange:
         first_event_s: float = 600.0,
         idle_s: float = 120.0,
         total_s: float = 3600.0,
-    ) -> Exchange:
+    ) -> ResponseStream:
         """`telling`: `events` (Messages events, streamed) or `folded` (streamed by the backend, a whole message for the client), both
         with `options`; `chat` (chat completion chunks passed on) or `whole` (the body is collected). Anything else raises ValueError.
         `model_json`, `hide_usage`: for `chat`, the model's name as a JSON string, and whether the usage chunk is kept back.
@@ -177,7 +177,7 @@ class Exchange:
         """Ends with an error of ours, as far as the client has begun to get an answer. True: it was told, or the reply was over."""
     def abort(self) -> None:
         """Cuts the backend, when the client has gone or nobody waits any more."""
-    def go_on(self) -> None:
+    def begin_continuation(self) -> None:
         """Whatever comes now is of a second answer, which goes on where the thinking budget ended the first; also when that takes
         more than one attempt."""
     def client_paused(self) -> None:
@@ -190,7 +190,7 @@ class Exchange:
     @property
     def end(self) -> Literal["complete", "collected", "broken", "untouched", "budget", "timeout", "failed", "aborted"] | None:
         """How the last attempt ended; None: it has not. collected: the body is there, whatever its status. untouched: the backend
-        closed before it said anything. budget: `go_on` is next. failed: by `fail`. aborted: by `abort`."""
+        closed before it said anything. budget: `begin_continuation` is next. failed: by `fail`. aborted: by `abort`."""
     @property
     def is_committed(self) -> bool:
         """The client has got the head, so nothing can have a status any more."""

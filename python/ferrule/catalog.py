@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from ferrule.config import Config, Model, find_model
+from ferrule.config import Config, ModelConfig, find_model
 from ferrule.dialects import DIALECTS, override
 from ferrule.engines import PROFILES, Profile
 from ferrule.messages.policy import Policy
@@ -19,7 +19,7 @@ UNKNOWN_LABEL = "other"
 MAX_REMEMBERED_NAMES = 10_000
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListedModel(msgspec.Struct, frozen=True):
     """One entry of a backend's `/v1/models`. `window`: tokens."""
 
     id: str
@@ -27,26 +27,26 @@ class Listed(msgspec.Struct, frozen=True):
     created: int = 0
 
 
-class Offer(msgspec.Struct, frozen=True):
+class DiscoveredModels(msgspec.Struct, frozen=True):
     """What a pool's backends say of themselves. `models`: the union over those that answered."""
 
     profile: Profile = PROFILES["vllm"]
-    models: tuple[Listed, ...] = ()
+    models: tuple[ListedModel, ...] = ()
     has_answered: bool = False
 
 
-def together(offers: Sequence[Offer]) -> Offer:
+def merge(discovered_by_pool: Sequence[DiscoveredModels]) -> DiscoveredModels:
     """What a pool offers: every model that any of its backends lists. Of windows that differ the smallest holds, since a prompt that
     fits it fits wherever it goes."""
-    union: dict[str, Listed] = {}
-    for listed in (listed for offer in offers for listed in offer.models):
+    union: dict[str, ListedModel] = {}
+    for listed in (listed for discovered in discovered_by_pool for listed in discovered.models):
         known = union.setdefault(listed.id, listed)
         if listed.window is not None and (known.window is None or listed.window < known.window):
             union[listed.id] = listed
-    return Offer(offers[0].profile, tuple(union.values()), True) if offers else Offer()
+    return DiscoveredModels(discovered_by_pool[0].profile, tuple(union.values()), True) if discovered_by_pool else DiscoveredModels()
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServedModel(msgspec.Struct, frozen=True):
     """A model as requests for it are handled."""
 
     id: str
@@ -59,19 +59,19 @@ class Served(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """Finds models by name. Replaced on reload; told by each pool what its backends offer."""
+    """Finds models by name. Replaced on reload; told by each pool what its backends list."""
 
-    def __init__(self, config: Config, offers: Mapping[str, Offer]) -> None:
+    def __init__(self, config: Config, discovered_by_pool: Mapping[str, DiscoveredModels]) -> None:
         self.config = config
-        self._offers = dict(offers)
-        self._found: dict[str, Served] = {}
+        self._discovered_by_pool = dict(discovered_by_pool)
+        self._found: dict[str, ServedModel] = {}
 
-    def learn(self, pool: str, offer: Offer) -> None:
-        if self._offers.get(pool) != offer:
-            self._offers[pool] = offer
+    def learn(self, pool: str, discovered: DiscoveredModels) -> None:
+        if self._discovered_by_pool.get(pool) != discovered:
+            self._discovered_by_pool[pool] = discovered
             self._found.clear()
 
-    def find(self, name: str) -> Served | None:
+    def find(self, name: str) -> ServedModel | None:
         """The model a client means; None: it is not served."""
         served = self._found.get(name)
         if served is None:
@@ -80,34 +80,34 @@ class Catalog:
                 self._found[name] = served
         return served
 
-    def all(self) -> list[Served]:
+    def all(self) -> list[ServedModel]:
         """Every model that a list of models names, in a stable order."""
         names: Iterable[str]
         if self.config.models:
             names = [model.id for model in self.config.models]
         else:
-            names = sorted({listed.id for offer in self._offers.values() for listed in offer.models})
+            names = sorted({listed.id for discovered in self._discovered_by_pool.values() for listed in discovered.models})
         return [served for name in names if (served := self.find(name)) is not None]
 
-    def _configured(self, name: str) -> Served | None:
+    def _configured(self, name: str) -> ServedModel | None:
         model = find_model(self.config.models, name)
         return None if model is None else self._served(model, self._listed(model.pool, model.upstream), model.id)
 
-    def _discovered(self, name: str) -> Served | None:
+    def _discovered(self, name: str) -> ServedModel | None:
         for pool in self.config.pools:
             listed = self._listed(pool, name)
             if listed is not None:
-                return self._served(Model(id=name, pool=pool, upstream=name), listed, name)
+                return self._served(ModelConfig(id=name, pool=pool, upstream=name), listed, name)
         for pool in self.config.pools:
-            if not self._offer(pool).has_answered:  # nobody said yet what there is: the attempt will tell
-                return self._served(Model(id=name, pool=pool, upstream=name), None, UNKNOWN_LABEL)
+            if not self._discovered_of(pool).has_answered:  # nobody said yet what there is: the attempt will tell
+                return self._served(ModelConfig(id=name, pool=pool, upstream=name), None, UNKNOWN_LABEL)
         return None
 
-    def _served(self, model: Model, listed: Listed | None, label: str) -> Served:
+    def _served(self, model: ModelConfig, listed: ListedModel | None, label: str) -> ServedModel:
         pool = self.config.pools[model.pool]
         policy = Policy(
-            knobs=override(DIALECTS[self.config.dialect], model.dialect),
-            engine=self._offer(model.pool).profile if pool.engine == "auto" else PROFILES[pool.engine],
+            dialect=override(DIALECTS[self.config.dialect], model.dialect),
+            engine=self._discovered_of(model.pool).profile if pool.engine == "auto" else PROFILES[pool.engine],
             upstream=model.upstream,
             images=model.images,
             context_window=model.context_window or (listed.window if listed else None),
@@ -118,13 +118,13 @@ class Catalog:
             split_think=pool.split_think,
             can_continue=model.can_continue,
         )
-        return Served(model.id, model.pool, policy, model.tokenizer, listed.created if listed else 0, label)
+        return ServedModel(model.id, model.pool, policy, model.tokenizer, listed.created if listed else 0, label)
 
-    def _offer(self, pool: str) -> Offer:
-        return self._offers.get(pool, Offer())
+    def _discovered_of(self, pool: str) -> DiscoveredModels:
+        return self._discovered_by_pool.get(pool, DiscoveredModels())
 
-    def _listed(self, pool: str, upstream: str) -> Listed | None:
-        return next((listed for listed in self._offer(pool).models if listed.id == upstream), None)
+    def _listed(self, pool: str, upstream: str) -> ListedModel | None:
+        return next((listed for listed in self._discovered_of(pool).models if listed.id == upstream), None)
 
 
 # The two shapes of a list of models
@@ -159,11 +159,11 @@ class _OpenAIList(msgspec.Struct):
     object: str = "list"
 
 
-def model_body(served: Served, *, anthropic: bool) -> bytes:
+def model_body(served: ServedModel, *, anthropic: bool) -> bytes:
     return msgspec.json.encode(_anthropic(served) if anthropic else _openai(served))
 
 
-def list_body(models: list[Served], *, anthropic: bool) -> bytes:
+def list_body(models: list[ServedModel], *, anthropic: bool) -> bytes:
     """The whole list as one page: no client has to ask again."""
     if not anthropic:
         return msgspec.json.encode(_OpenAIList([_openai(served) for served in models]))
@@ -172,11 +172,11 @@ def list_body(models: list[Served], *, anthropic: bool) -> bytes:
     return msgspec.json.encode(_AnthropicList(entries, first, last))
 
 
-def _anthropic(served: Served) -> _Anthropic:
+def _anthropic(served: ServedModel) -> _Anthropic:
     return _Anthropic(served.id, served.id, _rfc3339(served.created), served.policy.context_window)
 
 
-def _openai(served: Served) -> _OpenAI:
+def _openai(served: ServedModel) -> _OpenAI:
     return _OpenAI(served.id, served.created, served.policy.context_window)
 
 

@@ -102,11 +102,12 @@ def _flags(options: argparse.Namespace) -> Flags:
 def _serve(options: argparse.Namespace) -> int:
     from ferrule.admission.keys import KeyRing
     from ferrule.http.server import ParserMissing
-    from ferrule.process.supervisor import Supervisor, serve_alone
-    from ferrule.process.worker import Settings
+    from ferrule.process.run_worker import serve_alone
+    from ferrule.process.supervisor import Supervisor
+    from ferrule.process.worker import WorkerSettings
 
     set_up(options.log_level)
-    settings = Settings(_flags(options), options.config)
+    settings = WorkerSettings(_flags(options), options.config)
     configuration = settings.read()
     if configuration.auth.keys_file:
         KeyRing.load(configuration.auth.keys_file)  # a bad keys file is said once, here, and not by every worker
@@ -129,9 +130,9 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     from ferrule import check
-    from ferrule.process.worker import Settings
+    from ferrule.process.worker import WorkerSettings
 
-    return uvloop.run(check.run(Settings(_flags(options), options.config).read(), probes=options.probe))
+    return uvloop.run(check.run(WorkerSettings(_flags(options), options.config).read(), probes=options.probe))
 
 
 def _new_key(options: argparse.Namespace) -> int:

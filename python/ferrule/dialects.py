@@ -1,6 +1,6 @@
-"""The four dialects as data: what each gateway of the published documents promises, knob by knob.
+"""The four dialects as data: what each gateway of the published documents promises, setting by setting.
 
-No code asks which dialect is in force; it asks the knob. A model may override single knobs (`dialect: {reasoning: text}`).
+No code asks which dialect is in force; it asks the setting. A model may override single settings (`dialect: {reasoning: text}`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOT_ENFORCED = (
 )
 
 
-class Knobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One dialect. Tokens and characters are counts; None means no limit."""
 
     name: str
@@ -72,10 +72,10 @@ _ALWAYS = frozenset(
     {"model", "messages", "max_tokens", "system", "temperature", "stream", "tools", "thinking", "output_config.effort", "metadata"}
 )
 
-DIALECTS: Mapping[str, Knobs] = {
-    knobs.name: knobs
-    for knobs in (
-        Knobs(
+DIALECTS: Mapping[str, Dialect] = {
+    dialect.name: dialect
+    for dialect in (
+        Dialect(
             name="token-factory",
             accepted=_ALWAYS,
             thinking_budget="refuse",
@@ -90,7 +90,7 @@ DIALECTS: Mapping[str, Knobs] = {
             close_block_on_error=False,
             wrap_gate_errors=True,
         ),
-        Knobs(
+        Dialect(
             name="pooled",
             accepted=_ALWAYS | {"stop_sequences", "top_k", "tool_choice", "output_config.format"},
             max_tokens_cap=65_536,
@@ -112,7 +112,7 @@ DIALECTS: Mapping[str, Knobs] = {
             close_block_on_error=False,
             backend_busy_status=529,
         ),
-        Knobs(
+        Dialect(
             name="tokenify",
             accepted=_ALWAYS | {"tool_choice", "stop_sequences", "top_p", "top_k", "output_config.format"},
             thinking_budget="refuse",
@@ -125,20 +125,20 @@ DIALECTS: Mapping[str, Knobs] = {
             stop_reasons=frozenset({"end_turn", "max_tokens", "tool_use", "stop_sequence", "refusal"}),
             close_block_on_error=False,
         ),
-        Knobs(name="anthropic"),
+        Dialect(name="anthropic"),
     )
 }
 
 
-def override(knobs: Knobs, changes: Mapping[str, Any], path: str = "dialect") -> Knobs:
-    """The knobs with single ones replaced, as a model's `dialect:` says. Raises ValueError that names the place under `path`."""
-    known = {field.name: field for field in msgspec.structs.fields(Knobs) if field.name != "name"}
+def override(dialect: Dialect, changes: Mapping[str, Any], path: str = "dialect") -> Dialect:
+    """The dialect with single ones replaced, as a model's `dialect:` says. Raises ValueError that names the place under `path`."""
+    known = {field.name: field for field in msgspec.structs.fields(Dialect) if field.name != "name"}
     for name, value in changes.items():
         if name not in known:
-            raise ValueError(f"{path}.{name}: no such knob; there are {', '.join(sorted(known))}")
+            raise ValueError(f"{path}.{name}: no such setting; there are {', '.join(sorted(known))}")
         try:
             converted = msgspec.convert(value, known[name].type)
         except msgspec.ValidationError as error:
             raise ValueError(f"{path}.{name}: {error}") from None
-        knobs = msgspec.structs.replace(knobs, **{name: converted})
-    return knobs
+        dialect = msgspec.structs.replace(dialect, **{name: converted})
+    return dialect

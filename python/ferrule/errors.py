@@ -63,7 +63,7 @@ class InvalidRequest(Failure):
         self.path = path
 
 
-def no_json(body: bytes, reason: Exception) -> InvalidRequest:
+def invalid_json(body: bytes, reason: Exception) -> InvalidRequest:
     """`reason`: what the decoder says; of an empty body it would say that it was cut."""
     return InvalidRequest("", f"The request body must be a JSON object in UTF-8: {reason if body.strip() else 'the body is empty'}")
 

@@ -166,7 +166,7 @@ async def test_waiting_asks_nothing() -> None:
 
 async def test_a_place_that_the_first_cannot_use_goes_to_the_next() -> None:
     queue, places = Queue(size=8, timeout_s=30), Places()
-    choosy = asyncio.ensure_future(queue.wait_turn(lambda: None, is_choosy=True))
+    choosy = asyncio.ensure_future(queue.wait_turn(lambda: None, skips_tried=True))
     await settled()
     others = [join(queue, places.take) for _ in range(2)]
     await settled()

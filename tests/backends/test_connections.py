@@ -10,8 +10,8 @@ from time import monotonic
 import pytest
 from tests.doubles.proxy import free_port
 
-from ferrule._core import Pump
-from ferrule.backends.connections import KEEP_IDLE_S, ConnectFailed, Upstream
+from ferrule._core import Poller
+from ferrule.backends.connections import KEEP_IDLE_S, BackendConnections, ConnectFailed
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from ferrule.backends.connections import KEEP_IDLE_S, ConnectFailed, Upstream
     ],
 )
 def test_addresses(url: str, path: str, host: str) -> None:
-    upstream = Upstream(url, "Bearer k", 1.0, Pump())
+    upstream = BackendConnections(url, "Bearer k", 1.0, Poller())
     head = upstream.request_head("/v1/models", 7, "x-extra: 1\r\n").decode()
     assert head.startswith(f"POST {path} HTTP/1.1\r\nhost: {host}\r\n")
     assert head.endswith("x-extra: 1\r\ncontent-length: 7\r\n\r\n")
@@ -35,13 +35,13 @@ def test_addresses(url: str, path: str, host: str) -> None:
 
 
 def test_without_a_key_no_header_is_sent() -> None:
-    upstream = Upstream("http://vllm", None, 1.0, Pump())
+    upstream = BackendConnections("http://vllm", None, 1.0, Poller())
     assert "authorization" not in upstream.request_head("/", 0).decode()
     assert "authorization" not in upstream.control_headers
 
 
 @asynccontextmanager
-async def listening(upstream_url: str = "http://127.0.0.1:{}") -> AsyncIterator[Upstream]:
+async def listening(upstream_url: str = "http://127.0.0.1:{}") -> AsyncIterator[BackendConnections]:
     """An upstream whose backend accepts connections and says nothing."""
     writers: list[asyncio.StreamWriter] = []
 
@@ -49,7 +49,7 @@ async def listening(upstream_url: str = "http://127.0.0.1:{}") -> AsyncIterator[
         writers.append(writer)
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    upstream = Upstream(upstream_url.format(server.sockets[0].getsockname()[1]), None, 0.3, Pump())
+    upstream = BackendConnections(upstream_url.format(server.sockets[0].getsockname()[1]), None, 0.3, Poller())
     try:
         yield upstream
     finally:
@@ -61,23 +61,23 @@ async def listening(upstream_url: str = "http://127.0.0.1:{}") -> AsyncIterator[
 
 async def test_a_connection_is_kept_for_a_moment() -> None:
     async with listening() as upstream:
-        relay = await upstream.connect()
-        upstream.give_back(relay)
-        assert upstream.take_idle() is relay
+        connection = await upstream.connect()
+        upstream.give_back(connection)
+        assert upstream.take_idle() is connection
         assert upstream.take_idle() is None
-        upstream.give_back(relay)
+        upstream.give_back(connection)
         upstream.sweep(monotonic() + KEEP_IDLE_S - 0.5)
-        assert relay.is_open
+        assert connection.is_open
         upstream.sweep(monotonic() + KEEP_IDLE_S + 0.5)
-        assert not relay.is_open
+        assert not connection.is_open
         assert upstream.take_idle() is None
 
 
 async def test_what_is_closed_is_not_kept() -> None:
     async with listening() as upstream:
-        relay = await upstream.connect()
-        relay.close()
-        upstream.give_back(relay)
+        connection = await upstream.connect()
+        connection.close()
+        upstream.give_back(connection)
         assert upstream.take_idle() is None
 
 
@@ -102,7 +102,7 @@ async def test_after_close_nothing_is_kept() -> None:
 async def test_trouble_is_named_without_the_address() -> None:
     port = free_port()
     with pytest.raises(ConnectFailed, match=r"^the backend could not be reached$"):
-        await Upstream(f"http://127.0.0.1:{port}", None, 1.0, Pump()).connect()
+        await BackendConnections(f"http://127.0.0.1:{port}", None, 1.0, Poller()).connect()
     async with listening("https://127.0.0.1:{}") as upstream:
         with pytest.raises(ConnectFailed, match="in time"):
             await upstream.connect()

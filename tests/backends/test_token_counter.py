@@ -9,27 +9,27 @@ from time import monotonic
 
 import msgspec
 import pytest
-from tests.app_state import config_of, running_fleet, until
+from tests.app_state import config_of, running_pool, until
 from tests.doubles.backend import Play, Reply, ScriptedBackend, whole
 from tests.doubles.proxy import REQ
 
 from ferrule.backends import token_counter as counting
-from ferrule.backends.client import Answer
-from ferrule.backends.token_counter import THREAD_NICENESS, Counting, counted
+from ferrule.backends.client import BackendResponse
+from ferrule.backends.token_counter import THREAD_NICENESS, TokenCounter, parse_token_count
 from ferrule.catalog import Catalog
 from ferrule.config import Config
 from ferrule.engines import PROFILES
-from ferrule.messages import Policy, Request, decode
+from ferrule.messages import MessagesRequest, Policy, decode
 
 
 @pytest.fixture
-def counter() -> Iterator[Counting]:
-    made = Counting()
+def counter() -> Iterator[TokenCounter]:
+    made = TokenCounter()
     yield made
     made.close()
 
 
-def request(text: str = "hello world") -> Request:
+def request(text: str = "hello world") -> MessagesRequest:
     return decode(msgspec.json.encode(REQ(messages=[{"role": "user", "content": text}])))
 
 
@@ -39,15 +39,15 @@ def policy(config: Config) -> Policy:
     return served.policy
 
 
-async def test_the_estimate_is_the_tokenizers(counter: Counting) -> None:
+async def test_the_estimate_is_the_tokenizers(counter: TokenCounter) -> None:
     assert await counter.estimate("o200k_base", request()) == 2
     assert await counter.estimate("cl100k_base", request()) == 2
 
 
-async def test_it_counts_off_the_loop_and_below_it(counter: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_counts_off_the_loop_and_below_it(counter: TokenCounter, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[tuple[int, int]] = []
 
-    def note(name: str, body: Request) -> int:
+    def note(name: str, body: MessagesRequest) -> int:
         identity = threading.get_native_id()
         threads.append((identity, os.getpriority(os.PRIO_PROCESS, identity)))
         return 1
@@ -73,34 +73,34 @@ async def test_it_counts_off_the_loop_and_below_it(counter: Counting, monkeypatc
     ],
     ids=["vllm", "llamacpp", "zero", "none", "text", "html", "500", "cut"],
 )
-async def test_the_engines_count(counter: Counting, backend: ScriptedBackend, play: Play, tokens: int | None) -> None:
+async def test_the_engines_count(counter: TokenCounter, backend: ScriptedBackend, play: Play, tokens: int | None) -> None:
     backend.routes["POST", "/tokenize"] = play
     config = config_of(backend.url)
-    async with running_fleet(config) as fleet:
-        assert await counter.ask_engine(fleet, request(), policy(config), b"key") == tokens
+    async with running_pool(config) as pool:
+        assert await counter.ask_engine(pool, request(), policy(config), b"key") == tokens
 
 
-async def test_an_engine_without_a_route_and_a_pool_without_backends_are_not_asked(counter: Counting, backend: ScriptedBackend) -> None:
+async def test_an_engine_without_a_route_and_a_pool_without_backends_are_not_asked(counter: TokenCounter, backend: ScriptedBackend) -> None:
     config = config_of(backend.url)
-    async with running_fleet(config) as fleet:
+    async with running_pool(config) as pool:
         silent = msgspec.structs.replace(policy(config), engine=msgspec.structs.replace(PROFILES["vllm"], tokenize_route=None))
-        assert await counter.ask_engine(fleet, request(), silent, None) is None
-        fleet.pool.update([], monotonic())
-        assert await counter.ask_engine(fleet, request(), policy(config), None) is None
+        assert await counter.ask_engine(pool, request(), silent, None) is None
+        pool.balancer.update([], monotonic())
+        assert await counter.ask_engine(pool, request(), policy(config), None) is None
         assert not [seen for seen in backend.others if seen.target == "/tokenize"]
 
 
-async def test_a_full_backend_is_asked_all_the_same(counter: Counting, backend: ScriptedBackend) -> None:
+async def test_a_full_backend_is_asked_all_the_same(counter: TokenCounter, backend: ScriptedBackend) -> None:
     config = config_of(backend.url, pool={"max_inflight": 1, "slots": 1})
-    async with running_fleet(config) as fleet:
-        await until(lambda: fleet.is_ready(monotonic()))
-        choice = fleet.pool.choose(None, frozenset(), monotonic())
+    async with running_pool(config) as pool:
+        await until(lambda: pool.is_ready(monotonic()))
+        choice = pool.balancer.choose(None, frozenset(), monotonic())
         assert choice is not None
-        fleet.pool.start(choice, None, monotonic())
-        assert await counter.ask_engine(fleet, request(), policy(config), None) == backend.token_count
+        pool.balancer.start(choice, None, monotonic())
+        assert await counter.ask_engine(pool, request(), policy(config), None) == backend.token_count
 
 
-async def test_documents_that_take_too_long_are_given_up(counter: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_documents_that_take_too_long_are_given_up(counter: TokenCounter, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     monkeypatch.setattr(counting, "DOCUMENT_TIMEOUT_S", 0.05)
     monkeypatch.setattr(counting.documents, "read", lambda pending: gate.wait(5))
@@ -111,4 +111,4 @@ async def test_documents_that_take_too_long_are_given_up(counter: Counting, monk
 
 
 def test_no_answer_is_no_count() -> None:
-    assert counted(Answer(0, trouble="refused")) is None
+    assert parse_token_count(BackendResponse(0, error="refused")) is None

@@ -37,7 +37,7 @@ def raw(**changes: Any) -> bytes:
 
 
 def sent(under: Policy | None = None, **changes: Any) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(chat.rebuild(chat.decode(raw(**changes)), under or policy()).body)
+    body: dict[str, Any] = json.loads(chat.translate(chat.decode(raw(**changes)), under or policy()).body)
     return body
 
 
@@ -50,7 +50,7 @@ def test_the_smallest_request() -> None:
 
 
 def test_b23_only_the_top_level_model_is_replaced() -> None:
-    body = chat.rebuild(
+    body = chat.translate(
         chat.decode(raw(messages=[{"role": "user", "content": '"model": "m"', "model": "m"}], metadata={"model": "m"})), policy()
     ).body
     assert json.loads(body) == {
@@ -63,13 +63,13 @@ def test_b23_only_the_top_level_model_is_replaced() -> None:
 def test_members_keep_their_bytes() -> None:
     spelled = b'{"z":1.50,"a":12345678901234567890,"u":"\\u00e9"}'
     body = b'{"response_format":' + spelled + b',"model":"m","messages":[ {"role":"user","content":"x"} ]}'
-    out = chat.rebuild(chat.decode(body), policy()).body
+    out = chat.translate(chat.decode(body), policy()).body
     assert out == b'{"response_format":' + spelled + b',"model":"org/model","messages":[ {"role":"user","content":"x"} ]}'
 
 
 @pytest.mark.parametrize("name", STEERING)
 def test_what_steers_the_engine_is_dropped_and_reported(name: str) -> None:
-    rebuilt = chat.rebuild(chat.decode(raw(**{name: 1})), policy())
+    rebuilt = chat.translate(chat.decode(raw(**{name: 1})), policy())
     assert (json.loads(rebuilt.body), rebuilt.dropped) == (sent(), (name,))
 
 
@@ -91,14 +91,14 @@ def test_what_concerns_the_request_alone_passes(name: str) -> None:
     ],
 )
 def test_a_stream_always_brings_its_usage(options: Any, out: Any, hidden: bool) -> None:
-    rebuilt = chat.rebuild(chat.decode(raw(stream=True, stream_options=options)), policy())
+    rebuilt = chat.translate(chat.decode(raw(stream=True, stream_options=options)), policy())
     assert (rebuilt.stream, rebuilt.hide_usage) == (True, hidden)
     assert json.loads(rebuilt.body)["stream_options"] == out
 
 
 @pytest.mark.parametrize("stream", [False, None, ...])
 def test_stream_options_without_a_stream_are_left_out(stream: Any) -> None:
-    rebuilt = chat.rebuild(chat.decode(raw(stream=stream, stream_options={"include_usage": True})), policy())
+    rebuilt = chat.translate(chat.decode(raw(stream=stream, stream_options={"include_usage": True})), policy())
     assert (rebuilt.stream, rebuilt.hide_usage) == (False, False)
     assert "stream_options" not in json.loads(rebuilt.body)
 
@@ -139,7 +139,7 @@ def test_effort_is_checked_against_the_tiers_of_the_model() -> None:
 )
 def test_h09_what_is_no_request(body: bytes, says: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        chat.rebuild(chat.decode(body), policy())
+        chat.translate(chat.decode(body), policy())
     assert caught.value.message.startswith(says)
 
 
@@ -154,7 +154,9 @@ def test_what_is_read_of_a_request() -> None:
 
 def test_a_reply_gets_the_name_that_the_client_knows() -> None:
     usage = {"prompt_tokens": 1000, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 900}}
-    reply = chat.named(json.dumps({"id": "c", "model": "org/model", "choices": [{"model": "org/model"}], "usage": usage}).encode(), 'a"b')
+    reply = chat.rename_model(
+        json.dumps({"id": "c", "model": "org/model", "choices": [{"model": "org/model"}], "usage": usage}).encode(), 'a"b'
+    )
     assert json.loads(reply.body) == {"id": "c", "model": 'a"b', "choices": [{"model": "org/model"}], "usage": usage}
     assert reply.usage == (100, 900, 5)
 
@@ -171,13 +173,13 @@ def test_a_reply_gets_the_name_that_the_client_knows() -> None:
 )
 def test_usage_that_is_not_whole(usage: Any, counted: tuple[int, int, int]) -> None:
     reply = {"id": "c"} if usage is ... else {"id": "c", "usage": usage}
-    assert chat.named(json.dumps(reply).encode(), "m").usage == counted
+    assert chat.rename_model(json.dumps(reply).encode(), "m").usage == counted
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'"x"', b'{"usage":5}', b'{"a":' + b"[" * 10_000])
 def test_a_reply_that_is_none(body: bytes) -> None:
     with pytest.raises(Failure) as caught:
-        chat.named(body, "m")
+        chat.rename_model(body, "m")
     assert (caught.value.status, caught.value.kind) == (502, "api_error")
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.app_state import config_of
 
-from ferrule.backends.client import Description
-from ferrule.catalog import Catalog, together
-from ferrule.check.survey import Ability, Asked, Inquiry
+from ferrule.backends.client import BackendInfo
+from ferrule.catalog import Catalog, merge
+from ferrule.check.survey import BackendReport, Capabilities, Survey
 from ferrule.config import Config
 
 URL = "http://10.0.0.1:8000"
@@ -19,15 +19,15 @@ def config(**settings: Any) -> Config:
     return config_of(URL, **settings)
 
 
-def description(*models: str, version: str = "0.33.0", owner: str = "vllm", window: int = 1000) -> Description:
+def description(*models: str, version: str = "0.33.0", owner: str = "vllm", window: int = 1000) -> BackendInfo:
     listed = [{"id": model, "owned_by": owner, "max_model_len": window} for model in models]
-    return Description(json.dumps({"data": listed}).encode(), json.dumps({"version": version}).encode())
+    return BackendInfo(json.dumps({"data": listed}).encode(), json.dumps({"version": version}).encode())
 
 
-def asked(ability: Ability | None = None, **members: Any) -> Asked:
+def report(ability: Capabilities | None = None, **members: Any) -> BackendReport:
     """A backend that lists `m`, and what it does for it."""
-    abilities = {"m": ability or Ability(window=1000, counted_tokens=9)}
-    return Asked(
+    abilities = {"m": ability or Capabilities(window=1000, counted_tokens=9)}
+    return BackendReport(
         **{
             "pool": "p",
             "name": "p-1",
@@ -40,6 +40,8 @@ def asked(ability: Ability | None = None, **members: Any) -> Asked:
     )
 
 
-def inquiry(config: Config, *backends: Asked, probes: bool = False) -> Inquiry:
-    offers = {name: together([one.description.offer for one in backends if one.pool == name and one.description]) for name in config.pools}
-    return Inquiry(list(backends), Catalog(config, offers), probes)
+def survey(config: Config, *backends: BackendReport, probes: bool = False) -> Survey:
+    discovered_by_pool = {
+        name: merge([one.description.discovered for one in backends if one.pool == name and one.description]) for name in config.pools
+    }
+    return Survey(list(backends), Catalog(config, discovered_by_pool), probes)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.app_state import config_of
-from tests.check.backends import asked, config, inquiry
+from tests.check.backends import config, report, survey
 from tests.doubles.proxy import free_port
 
 from ferrule import check
@@ -28,7 +28,7 @@ def warned(settings: Config) -> list[str]:
     tenants, problems = read_keys(settings)
     assert problems == []
     assert tenants is not None
-    return [str(one).partition("keys.yaml: ")[2] for one in unused_keys(settings, tenants, inquiry(settings, asked()).catalog)]
+    return [str(one).partition("keys.yaml: ")[2] for one in unused_keys(settings, tenants, survey(settings, report()).catalog)]
 
 
 def test_without_a_keys_file_there_is_nothing_to_say() -> None:

@@ -1,33 +1,33 @@
-"""The text of the report: a row for each backend and model, what follows for each model, and the knobs."""
+"""The text of the report: a row for each backend and model, what follows for each model, and the dialect."""
 
 from __future__ import annotations
 
 import pytest
-from tests.check.backends import asked, config, description, inquiry
+from tests.check.backends import config, description, report, survey
 
-from ferrule.check.report import NOT_TRIED, report
-from ferrule.check.survey import Ability, Asked
+from ferrule.check.report import NOT_TRIED, render
+from ferrule.check.survey import BackendReport, Capabilities
 from ferrule.config import Config
 
 
-def rows(settings: Config, *backends: Asked) -> list[dict[str, str]]:
+def rows(settings: Config, *backends: BackendReport) -> list[dict[str, str]]:
     """The table of backends by the names of its columns."""
-    lines = report(settings, inquiry(settings, *backends)).split("\n\n", 1)[0].split("\n")
+    lines = render(settings, survey(settings, *backends)).split("\n\n", 1)[0].split("\n")
     places = [at for at, letter in enumerate(lines[0]) if letter != " " and lines[0][max(0, at - 2) : at].strip() == ""]
     ends = [*places[1:], None]
     columns = [lines[0][place:end].strip() for place, end in zip(places, ends, strict=True)]
     return [{column: line[place:end].strip() for column, place, end in zip(columns, places, ends, strict=True)} for line in lines[1:]]
 
 
-def told(settings: Config, *backends: Asked, row: str) -> str:
+def told(settings: Config, *backends: BackendReport, row: str) -> str:
     """One row of what the proxy does for `m`."""
-    lines = report(settings, inquiry(settings, *backends)).splitlines()
+    lines = render(settings, survey(settings, *backends)).splitlines()
     return next(line[len(row) + 2 :].strip() for line in lines if line.startswith(f"  {row}"))
 
 
 def test_a_row_says_what_was_found() -> None:
-    tried = Ability(1000, 9, None, True, True, ("reasoning",), "")
-    (row,) = rows(config(), asked(tried))
+    tried = Capabilities(1000, 9, None, True, True, ("reasoning",), "")
+    (row,) = rows(config(), report(tried))
     assert row == {
         "backend": "p-1",
         "address": "http://10.0.0.1:8000",
@@ -45,31 +45,31 @@ def test_a_row_says_what_was_found() -> None:
 @pytest.mark.parametrize(
     ("ability", "column", "cell"),
     [
-        (Ability(), "context window", "?"),
-        (Ability(), "tokenizer", "o200k_base"),
-        (Ability(), "usage", NOT_TRIED),
-        (Ability(has_usage=False), "usage", "none"),
-        (Ability(has_usage=True, has_cached_tokens=False), "usage", "without cached tokens"),
-        (Ability(), "reasoning", NOT_TRIED),
-        (Ability(reasoning_fields=()), "reasoning", "none"),
-        (Ability(reasoning_fields=("reasoning", "reasoning_content")), "reasoning", "reasoning and reasoning_content"),
-        (Ability(), "thinking budget", f"thinking_token_budget {NOT_TRIED}"),
-        (Ability(budget_refusal="no"), "thinking budget", "thinking_token_budget refused"),
+        (Capabilities(), "context window", "?"),
+        (Capabilities(), "tokenizer", "o200k_base"),
+        (Capabilities(), "usage", NOT_TRIED),
+        (Capabilities(has_usage=False), "usage", "none"),
+        (Capabilities(has_usage=True, has_cached_tokens=False), "usage", "without cached tokens"),
+        (Capabilities(), "reasoning", NOT_TRIED),
+        (Capabilities(reasoning_fields=()), "reasoning", "none"),
+        (Capabilities(reasoning_fields=("reasoning", "reasoning_content")), "reasoning", "reasoning and reasoning_content"),
+        (Capabilities(), "thinking budget", f"thinking_token_budget {NOT_TRIED}"),
+        (Capabilities(budget_refusal="no"), "thinking budget", "thinking_token_budget refused"),
     ],
 )
-def test_cells(ability: Ability, column: str, cell: str) -> None:
-    (row,) = rows(config(), asked(ability))
+def test_cells(ability: Capabilities, column: str, cell: str) -> None:
+    (row,) = rows(config(), report(ability))
     assert row[column] == cell
 
 
 def test_backends_that_tell_nothing_have_a_row_too() -> None:
-    silent, other = rows(config(), asked(trouble="refused", description=None, abilities={}), asked(abilities={}))
+    silent, other = rows(config(), report(trouble="refused", description=None, abilities={}), report(abilities={}))
     assert (silent["state"], silent["engine"], silent["model"]) == ("down", "-", "-")
     assert (other["state"], other["engine"], other["model"]) == ("up", "vllm 0.33.0", "-")
 
 
 def test_old_engines_keep_their_name() -> None:
-    (row,) = rows(config(), asked(description=description("m", version="0.10.0")))
+    (row,) = rows(config(), report(description=description("m", version="0.10.0")))
     assert row["engine"] == "vllm 0.10.0"
 
 
@@ -93,17 +93,17 @@ FOLLOWS: list[tuple[str, Config, str]] = [
 
 @pytest.mark.parametrize(("row", "settings", "text"), FOLLOWS, ids=[f"{case[0]}: {case[2][:20]}" for case in FOLLOWS])
 def test_what_follows(row: str, settings: Config, text: str) -> None:
-    assert told(settings, asked(), row=row) == text
+    assert told(settings, report(), row=row) == text
 
 
 def test_aliases_are_named() -> None:
-    assert "\nm (also claude-haiku-*)\n" in report(config(), inquiry(config(), asked()))
+    assert "\nm (also claude-haiku-*)\n" in render(config(), survey(config(), report()))
 
 
 def test_models_that_are_alike_share_their_knobs_and_changes_are_marked() -> None:
     settings = config(models=[{"id": "m"}, {"id": "n"}, {"id": "o", "dialect": {"reasoning": "text", "max_tokens_cap": 5}}])
-    text = report(settings, inquiry(settings, asked()))
-    assert text.count("knobs in force for m, n (dialect anthropic") == 1
-    _, own = text.split("knobs in force for o ")
+    text = render(settings, survey(settings, report()))
+    assert text.count("dialect in force for m, n (dialect anthropic") == 1
+    _, own = text.split("dialect in force for o ")
     marked = [line.split()[1:] for line in own.splitlines() if line.startswith(" *")]
     assert marked == [["max_tokens_cap", "5"], ["reasoning", "text"]]

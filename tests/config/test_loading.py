@@ -74,10 +74,10 @@ def test_everything_the_contract_names(tmp_path: Path) -> None:
     assert loaded.auth.keys_file == str(tmp_path / "keys.yaml")
     assert [(backend.url.url, backend.weight) for backend in rocm.backends] == [("http://10.0.0.11:8000", 1), ("http://10.0.0.12:8000", 2)]
     assert rocm.api_key == Secret("canary")
-    assert rocm == config.Pool(backends=rocm.backends, api_key=rocm.api_key)
-    assert loaded.pools["found"].discover == config.Discover(dns=Address("vllm.default.svc.cluster.local", 8000))
-    assert loaded.pools["kube"].discover == config.Discover(kubernetes=config.KubernetesService(service="vllm", port=8000))
-    assert model == config.Model(
+    assert rocm == config.PoolConfig(backends=rocm.backends, api_key=rocm.api_key)
+    assert loaded.pools["found"].discover == config.DiscoverConfig(dns=Address("vllm.default.svc.cluster.local", 8000))
+    assert loaded.pools["kube"].discover == config.DiscoverConfig(kubernetes=config.KubernetesConfig(service="vllm", port=8000))
+    assert model == config.ModelConfig(
         id="DeepSeek-V4-Flash",
         pool="rocm",
         upstream="deepseek-ai/DeepSeek-V4-Flash",
@@ -97,7 +97,7 @@ def test_the_example_is_what_the_defaults_are() -> None:
     loaded = config.load(EXAMPLE, environment={})
     pool = loaded.pools["rocm"]
     assert loaded == Config(pools=loaded.pools, models=loaded.models)
-    assert pool == config.Pool(backends=pool.backends)
+    assert pool == config.PoolConfig(backends=pool.backends)
     assert [(model.id, model.effort) for model in loaded.models] == [
         ("DeepSeek-V4-Flash", ("low", "medium", "high")),
         ("Qwen3.8-Flash-Next", ("low", "medium")),
@@ -109,8 +109,16 @@ def test_the_example_is_what_the_defaults_are() -> None:
 
 def test_the_example_names_every_setting() -> None:
     text = EXAMPLE.read_text()
-    kinds = [config.Config, config.Auth, config.Discover, config.Edge, config.Health, config.KubernetesService, config.Limits]
-    kinds += [config.Model, config.Pool, config.Queue, config.Timeouts]
+    kinds = [
+        config.Config,
+        config.AuthConfig,
+        config.DiscoverConfig,
+        config.EdgeConfig,
+        config.HealthConfig,
+        config.KubernetesConfig,
+        config.LimitsConfig,
+    ]
+    kinds += [config.ModelConfig, config.PoolConfig, config.QueueConfig, config.TimeoutsConfig]
     missing = [field.name for kind in kinds for field in msgspec.structs.fields(kind) if f"{field.name}:" not in text]
     assert missing == []
 

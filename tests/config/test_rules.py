@@ -98,7 +98,7 @@ def test_an_open_proxy_may_not_listen_further(listen: str) -> None:
         ),
         (
             f"{POOL}models: [{{id: m, dialect: {{name: pooled}}}}]",
-            ["models.0.dialect.name: expected single knobs; which dialect they change is said by `dialect` at the top"],
+            ["models.0.dialect.name: expected single dialect; which dialect they change is said by `dialect` at the top"],
         ),
         (f"{POOL}limits: {{store: disk}}", ["limits.store: expected memory or redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]"]),
         (

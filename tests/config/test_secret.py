@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ferrule.config.secret import Secret, redacted
+from ferrule.config.secret import Secret, redact
 
 
 def test_a_secret_shows_itself_only_when_asked() -> None:
@@ -29,4 +29,4 @@ def test_a_secret_shows_itself_only_when_asked() -> None:
     ],
 )
 def test_p05_urls_without_user_and_password(url: str, shown: str) -> None:
-    assert redacted(url) == shown
+    assert redact(url) == shown

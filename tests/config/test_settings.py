@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ferrule.config import Model, find_model
+from ferrule.config import ModelConfig, find_model
 
 MODELS = (
-    Model(id="DeepSeek-V4-Flash", aliases=("claude-haiku-*", "a")),
-    Model(id="q", aliases=("claude-*", "DeepSeek-*")),
+    ModelConfig(id="DeepSeek-V4-Flash", aliases=("claude-haiku-*", "a")),
+    ModelConfig(id="q", aliases=("claude-*", "DeepSeek-*")),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ferrule.config import ConfigError, Pool, loads
+from ferrule.config import ConfigError, PoolConfig, loads
 from ferrule.discovery.choice import watcher_for
 from ferrule.discovery.dns import DnsName
 from ferrule.discovery.kubernetes import KubernetesService
@@ -13,7 +13,7 @@ from ferrule.discovery.watcher import Watcher
 from ferrule.routing.backend import BackendSpec
 
 
-def settings(pool: str) -> Pool:
+def settings(pool: str) -> PoolConfig:
     return loads(f"pools: {{p: {pool}}}").pools["p"]
 
 

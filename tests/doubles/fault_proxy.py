@@ -1,4 +1,4 @@
-"""A network that breaks on purpose: a TCP relay in front of a backend with one fault at a time.
+"""A network that breaks on purpose: a TCP connection in front of a backend with one fault at a time.
 
 Switch `fault` at any moment; it holds for connections that are made afterwards (`refuse` and `restore` act on the port itself).
 """
@@ -74,17 +74,17 @@ class FaultProxy:
                     if fault.name == "head_then_silence":
                         await reader.read(-1)
                 case _:
-                    await self._relay(fault, reader, writer)
+                    await self._make_protocol(fault, reader, writer)
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self._writers.discard(writer)
             writer.close()
 
-    async def _relay(self, fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _make_protocol(self, fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back_reader, back_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         self._writers.add(back_writer)
-        up = asyncio.create_task(_pump(reader, back_writer))
+        up = asyncio.create_task(_poller(reader, back_writer))
         try:
             await _pump_faulty(fault, back_reader, writer)
         finally:
@@ -94,7 +94,7 @@ class FaultProxy:
             back_writer.close()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _poller(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while data := await reader.read(65536):
             writer.write(data)

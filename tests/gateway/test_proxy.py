@@ -49,7 +49,7 @@ async def test_limits_are_settled_with_what_was_used_also_when_it_fails(
     async def admit(tenant: Any, tokens: int) -> Lease:
         return Lease()
 
-    monkeypatch.setattr(stage.worker.parts.limiter, "admit", admit)
+    monkeypatch.setattr(stage.worker.state.limiter, "admit", admit)
     assert (await stage.ask(path))[0] == 200
     backend.play(Reply(status=400, framing="length"))
     assert (await stage.ask(path))[0] == 400

@@ -25,16 +25,16 @@ async def test_a_fault_of_ours_in_a_stream_is_an_error_event(
     stage: Stage, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend.play(Reply((D({"content": "a"}), Hold())))
-    dispatch = replying.dispatch
+    send_with_retries = replying.send_with_retries
 
-    async def broken(fleet: Any, exchange: Any, sending: Any, record: Any) -> None:
-        running = asyncio.ensure_future(dispatch(fleet, exchange, sending, record))
-        await until(lambda: exchange.is_committed)
+    async def broken(pool: Any, stream: Any, sending: Any, record: Any) -> None:
+        running = asyncio.ensure_future(send_with_retries(pool, stream, sending, record))
+        await until(lambda: stream.is_committed)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(replying, "dispatch", broken)
+    monkeypatch.setattr(replying, "send_with_retries", broken)
     async with stage.client.post("/v1/messages", json=REQ(stream=True)) as answer:
         told = await answer.read()
     assert answer.status == 200
@@ -55,7 +55,7 @@ async def test_a_client_that_leaves_is_noted_once_and_costs_nothing_more(stage: 
     assert (record.status, record.end_reason) == (499, "client_gone")
     assert stage.worker.proxy.live == set()
     assert stage.worker.metrics.streams.series == {(): 0}
-    assert stage.worker.parts.fleets["default"].pool.inflight == 0
+    assert stage.worker.state.pools["default"].pool.inflight == 0
 
 
 async def test_the_shutdown_ends_whole_replies_with_a_status(stage: Stage, backend: ScriptedBackend) -> None:

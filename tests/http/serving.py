@@ -10,9 +10,9 @@ from typing import NamedTuple
 from ferrule.errors import Failure
 from ferrule.http import body
 from ferrule.http.connection import Deadlines
-from ferrule.http.request import Call
-from ferrule.http.response import Answer
-from ferrule.http.server import App
+from ferrule.http.request import Request
+from ferrule.http.response import Response
+from ferrule.http.server import Server
 
 LIMIT_BYTES = 1000
 DEADLINES = Deadlines()
@@ -48,7 +48,7 @@ class Peer:
 
 
 class Serving:
-    def __init__(self, app: App, port: int) -> None:
+    def __init__(self, app: Server, port: int) -> None:
         self.app, self.port = app, port
         self._peers: list[Peer] = []
 
@@ -69,21 +69,21 @@ class Serving:
                 await peer.writer.wait_closed()
 
 
-async def echo(call: Call) -> Answer:
+async def echo(call: Request) -> Response:
     """The body back, or the refusal of it."""
     try:
-        return Answer(200, await body.read(call, LIMIT_BYTES), content_type="text/plain")
+        return Response(200, await body.read(call, LIMIT_BYTES), content_type="text/plain")
     except Failure as failure:
-        answer = Answer(failure.status, failure.message.encode())
+        answer = Response(failure.status, failure.message.encode())
         answer.close_after = failure.status in (408, 413)
         return answer
 
 
 @asynccontextmanager
 async def serving(
-    serve: Callable[[Call], object] = echo, deadlines: Deadlines = DEADLINES, max_connections: int = 100
+    serve: Callable[[Request], object] = echo, deadlines: Deadlines = DEADLINES, max_connections: int = 100
 ) -> AsyncIterator[Serving]:
-    app = App(serve, deadlines, max_connections)  # type: ignore[arg-type]
+    app = Server(serve, deadlines, max_connections)  # type: ignore[arg-type]
     _, port = await app.listen("127.0.0.1", 0, shared=False)
     opened = Serving(app, port)
     try:

@@ -11,8 +11,8 @@ from tests.http.serving import Peer, Serving, post, serving
 
 from ferrule.http import connection as connection_module
 from ferrule.http.connection import Connection
-from ferrule.http.request import Call
-from ferrule.http.response import Answer, Told
+from ferrule.http.request import Request
+from ferrule.http.response import Response, StreamedResponse
 
 
 async def connected(server: Serving) -> tuple[Peer, Connection]:
@@ -80,9 +80,9 @@ async def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
 async def test_a_request_under_way_has_no_idle_deadline() -> None:
     gate = asyncio.Event()
 
-    async def serve(call: Call) -> Answer | Told:
+    async def serve(call: Request) -> Response | StreamedResponse:
         await gate.wait()
-        return Answer(200, b"{}")
+        return Response(200, b"{}")
 
     async with serving(serve) as server:
         peer, _ = await connected(server)
@@ -112,12 +112,12 @@ class Listener:
 async def test_the_writer_hears_of_a_full_transport_and_one_that_reads_nothing_is_cut() -> None:
     writer, gate = Listener(), asyncio.Event()
 
-    async def serve(call: Call) -> Answer | Told:
+    async def serve(call: Request) -> Response | StreamedResponse:
         call.connection.write_through(writer)
         assert call.transport is not None
         call.transport.write(bytes(16 << 20))
         await gate.wait()
-        return Told()
+        return StreamedResponse()
 
     async with serving(serve) as server:
         peer, _ = await connected(server)
@@ -135,12 +135,12 @@ async def test_the_writer_hears_of_a_full_transport_and_one_that_reads_nothing_i
 async def test_a_client_that_reads_on_is_heard_of_too() -> None:
     writer, gate = Listener(), asyncio.Event()
 
-    async def serve(call: Call) -> Answer | Told:
+    async def serve(call: Request) -> Response | StreamedResponse:
         call.connection.write_through(writer)
         assert call.transport is not None
         call.transport.write(bytes(16 << 20))
         await gate.wait()
-        return Told()
+        return StreamedResponse()
 
     async with serving(serve) as server:
         peer, _ = await connected(server)
@@ -154,12 +154,12 @@ async def test_a_client_that_reads_on_is_heard_of_too() -> None:
 async def test_a_writer_that_begins_behind_a_full_transport_is_held_from_the_start() -> None:
     writer, gate = Listener(), asyncio.Event()
 
-    async def serve(call: Call) -> Answer | Told:
+    async def serve(call: Request) -> Response | StreamedResponse:
         assert call.transport is not None
         call.transport.write(bytes(16 << 20))
         call.connection.write_through(writer)
         await gate.wait()
-        return Told()
+        return StreamedResponse()
 
     async with serving(serve) as server:
         peer, _ = await connected(server)

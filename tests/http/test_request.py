@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 from tests.http.serving import serving
 
-from ferrule.http.request import Call, message_id
-from ferrule.http.response import Answer
+from ferrule.http.request import Request, message_id
+from ferrule.http.response import Response
 
 
 def test_message_ids_hold_a_uuid_of_version_4() -> None:
@@ -34,10 +34,10 @@ def test_message_ids_hold_a_uuid_of_version_4() -> None:
 async def test_what_the_request_allows(version: str, extra: str, wants_close: bool, keeps: bool, chunks: bool) -> None:
     seen: list[tuple[bool, bool, bool, str, str | None]] = []
 
-    async def serve(call: Call) -> Answer:
+    async def serve(call: Request) -> Response:
         call.keeps_alive = call.keeps_alive and not wants_close
         seen.append((call.keeps_alive, call.takes_chunks, call.outlives_stream, call.request_id, call.headers.get("x-one")))
-        return Answer(200, b"{}")
+        return Response(200, b"{}")
 
     async with serving(serve) as server:
         await server.ask(f"GET / HTTP/{version}\r\nhost: x\r\nX-One: 1\r\n{extra}\r\n".encode())

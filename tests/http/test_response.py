@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.http.serving import serving
 
-from ferrule.http.request import Call
-from ferrule.http.response import Answer, Told, event_stream_head, head
+from ferrule.http.request import Request
+from ferrule.http.response import Response, StreamedResponse, event_stream_head, head
 
 
 def test_heads() -> None:
@@ -40,8 +40,8 @@ def test_heads_of_streams(chunked: bool, keep_alive: bool, present: bytes, absen
     ],
 )
 async def test_whole_answers(request_line: str, extra: str, connection: str | None, has_body: bool) -> None:
-    async def serve(call: Call) -> Answer | Told:
-        return Answer(200, b"{}", [("request-id", "r")])
+    async def serve(call: Request) -> Response | StreamedResponse:
+        return Response(200, b"{}", [("request-id", "r")])
 
     async with serving(serve) as server:
         peer = await server.connect()
@@ -59,8 +59,8 @@ async def test_whole_answers(request_line: str, extra: str, connection: str | No
 
 
 async def test_an_answer_may_end_its_connection() -> None:
-    async def serve(call: Call) -> Answer | Told:
-        answer = Answer(413, b"")
+    async def serve(call: Request) -> Response | StreamedResponse:
+        answer = Response(413, b"")
         answer.close_after = True
         return answer
 
@@ -72,10 +72,10 @@ async def test_an_answer_may_end_its_connection() -> None:
 
 
 async def test_what_was_told_already_is_told_once() -> None:
-    async def serve(call: Call) -> Answer | Told:
+    async def serve(call: Request) -> Response | StreamedResponse:
         assert call.transport is not None
         call.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n!")
-        return Told()
+        return StreamedResponse()
 
     async with serving(serve) as server:
         peer = await server.connect()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ferrule.http.retry_after import seconds_of
+from ferrule.http.retry_after import parse_retry_after
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from ferrule.http.retry_after import seconds_of
     ],
 )
 def test_j13_retry_after_is_seconds_or_an_http_date(value: str | None, seconds: float) -> None:
-    assert seconds_of(value, wall_now=784111770.0) == seconds
+    assert parse_retry_after(value, wall_now=784111770.0) == seconds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import aiohttp.http_parser
 import pytest
@@ -11,9 +10,9 @@ from tests.app_state import until
 from tests.http.serving import echo, post, serving
 
 from ferrule.http.connection import Deadlines
-from ferrule.http.request import Call
-from ferrule.http.response import Answer
-from ferrule.http.server import App, ParserMissing, reserve
+from ferrule.http.request import Request
+from ferrule.http.response import Response
+from ferrule.http.server import ParserMissing, Server
 
 
 async def test_past_the_limit_connections_are_refused() -> None:
@@ -25,11 +24,11 @@ async def test_past_the_limit_connections_are_refused() -> None:
 
 
 async def test_a_call_knows_its_route_and_when_it_came() -> None:
-    calls: list[Call] = []
+    calls: list[Request] = []
 
-    async def serve(call: Call) -> Answer:
+    async def serve(call: Request) -> Response:
         calls.append(call)
-        return Answer(200, b"{}")
+        return Response(200, b"{}")
 
     async with serving(serve) as server:
         await server.ask(post(b"", path="/api/v1/models/org%2Fm?x=1"))
@@ -40,7 +39,7 @@ async def test_a_call_knows_its_route_and_when_it_came() -> None:
 async def test_a_client_that_leaves_ends_its_handler() -> None:
     ended = asyncio.Event()
 
-    async def serve(call: Call) -> Answer:
+    async def serve(call: Request) -> Response:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -72,25 +71,7 @@ async def test_once_closed_nothing_listens() -> None:
             await server.connect()
 
 
-def test_a_reserved_port_can_be_shared() -> None:
-    held, port = reserve("127.0.0.1", 0)
-    with held, socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        other.bind(("127.0.0.1", port))
-        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
-            stranger.bind(("127.0.0.1", port))
-
-
-def test_a_port_that_others_share_is_not_reserved() -> None:
-    with socket.socket() as theirs:
-        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        theirs.bind(("127.0.0.1", 0))
-        theirs.listen()
-        with pytest.raises(OSError, match="in use"):
-            reserve("127.0.0.1", theirs.getsockname()[1])
-
-
 async def test_the_slow_parser_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aiohttp.http_parser, "HttpRequestParser", aiohttp.http_parser.HttpRequestParserPy)
     with pytest.raises(ParserMissing):
-        App(echo, Deadlines(), 1)
+        Server(echo, Deadlines(), 1)

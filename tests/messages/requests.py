@@ -32,9 +32,9 @@ def raw(**changes: Any) -> bytes:
     return json.dumps(body(**changes), ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def policy(dialect: str = "anthropic", engine: str = "vllm", knobs: Mapping[str, Any] | None = None, **changes: Any) -> Policy:
-    chosen = msgspec.structs.replace(DIALECTS[dialect], **(knobs or {}))
-    return Policy(knobs=chosen, engine=PROFILES[engine], upstream="org/model", **changes)
+def policy(dialect: str = "anthropic", engine: str = "vllm", settings: Mapping[str, Any] | None = None, **changes: Any) -> Policy:
+    chosen = msgspec.structs.replace(DIALECTS[dialect], **(settings or {}))
+    return Policy(dialect=chosen, engine=PROFILES[engine], upstream="org/model", **changes)
 
 
 def ask(under: Policy | None = None, *, prompt_tokens: int | None = None, **changes: Any) -> Translation:

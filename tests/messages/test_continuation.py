@@ -9,7 +9,7 @@ from tests.messages.requests import TOOL_F, policy, user
 from tests.messages.requests import raw as body
 
 from ferrule.messages import decode, translate
-from ferrule.messages.continuation import continued
+from ferrule.messages.continuation import build_continuation
 
 
 def second_leg(reasoning: str, spent: int, **changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -18,7 +18,7 @@ def second_leg(reasoning: str, spent: int, **changes: Any) -> tuple[dict[str, An
     asked = body(thinking={"type": "enabled", "budget_tokens": 10}, max_tokens=100, messages=[user("u")], **changes)
     first = translate(decode(asked), under, "m")
     assert first.edge_budget_tokens == 10
-    return json.loads(first.body), json.loads(continued(first, reasoning, spent))
+    return json.loads(first.body), json.loads(build_continuation(first, reasoning, spent))
 
 
 def test_it_goes_on_from_what_was_thought_with_what_is_left() -> None:

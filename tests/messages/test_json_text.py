@@ -10,25 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.errors import InvalidRequest
-from ferrule.messages.json_text import NOTHING, joined, quoted, string_in, unquoted, wrapped
+from ferrule.messages.json_text import NOTHING, join, quote, string_in, unquote, wrap
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(TEXTS)
 def test_there_and_back(text: str) -> None:
-    assert unquoted(quoted(text)) == text == json.loads(quoted(text))
+    assert unquote(quote(text)) == text == json.loads(quote(text))
 
 
 @given(st.lists(TEXTS, min_size=1))
 def test_joining_literals_is_joining_texts(texts: list[str]) -> None:
-    assert unquoted(joined([quoted(text) for text in texts])) == "\n\n".join(texts)
-    assert unquoted(joined([json.dumps(text).encode() for text in texts])) == "\n\n".join(texts)
+    assert unquote(join([quote(text) for text in texts])) == "\n\n".join(texts)
+    assert unquote(join([json.dumps(text).encode() for text in texts])) == "\n\n".join(texts)
 
 
 @given(TEXTS)
 def test_wrapping(text: str) -> None:
-    assert unquoted(wrapped(rb"<\n", quoted(text), b">")) == f"<\n{text}>"
+    assert unquote(wrap(rb"<\n", quote(text), b">")) == f"<\n{text}>"
 
 
 @pytest.mark.parametrize(("raw", "literal"), [(b'"a"', b'"a"'), (b'""', None), (b"null", None)])

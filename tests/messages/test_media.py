@@ -1,4 +1,4 @@
-"""Images and documents under each setting of the media knob."""
+"""Images and documents under each value of the media setting."""
 
 from __future__ import annotations
 

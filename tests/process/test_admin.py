@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ferrule.process.admin import Admin
-from ferrule.process.worker import Snapshot
+from ferrule.process.snapshot import Snapshot
 from ferrule.telemetry.metrics import Metrics
 from ferrule.telemetry.status import BackendView, ConfigView, PoolView, WorkerView
 
@@ -71,7 +71,7 @@ async def test_livez_asks_nobody(port: Port) -> None:
 
 async def test_metrics_are_those_of_the_living_and_the_dead(port: Port) -> None:
     port.workers = [snapshot(), snapshot()]
-    port.admin.aggregate.bury(snapshot().families)
+    port.admin.aggregate.retire(snapshot().families)
     status, kind, text = await port.get("/metrics")
     assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert 'ferrule_requests_total{code="200",model="m",route="messages"} 3.0' in text

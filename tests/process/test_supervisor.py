@@ -16,11 +16,11 @@ import pytest
 from tests.app_state import config_of, until
 
 from ferrule.admission.stores.shared import SharedStore
-from ferrule.config import Config, ConfigError, Flags
+from ferrule.config import Flags
 from ferrule.process import supervisor as supervising
-from ferrule.process import worker as working
+from ferrule.process.snapshot import Snapshot
 from ferrule.process.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, STEADY_S, Supervisor
-from ferrule.process.worker import Settings, Snapshot
+from ferrule.process.worker import WorkerSettings
 from ferrule.telemetry.metrics import Metrics
 from ferrule.telemetry.status import WorkerView
 
@@ -63,7 +63,7 @@ class Stage:
         self.started: list[Process] = []
         self.counts_file = str(folder / "limits")
         SharedStore.create(self.counts_file, workers)
-        settings = Settings(Flags(backends=("http://127.0.0.1:9",)))
+        settings = WorkerSettings(Flags(backends=("http://127.0.0.1:9",)))
         configuration = config_of("http://127.0.0.1:9", workers=workers, drain_grace_s=0)
         self.supervisor = Supervisor(settings, configuration, "info")
         self.children = self.supervisor._children
@@ -175,49 +175,6 @@ async def test_a_worker_that_does_not_end_is_killed(stage: Stage, monkeypatch: p
     assert stage.started[0].signals == [signal.SIGTERM, signal.SIGKILL]
 
 
-# Ports
-
-
-@pytest.fixture
-def taken() -> Iterator[str]:
-    """An address that another process listens on, and would share."""
-    with socket.socket() as theirs:
-        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        theirs.bind(("127.0.0.1", 0))
-        theirs.listen()
-        yield f"127.0.0.1:{theirs.getsockname()[1]}"
-
-
-async def opened(settings: Settings, configuration: Config) -> None:
-    if configuration.workers > 1:
-        await Supervisor(settings, configuration, "info").run()
-    else:
-        await supervising.serve_alone(settings, configuration)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("setting", ["listen", "admin"])
-@pytest.mark.parametrize("is_flag", [False, True], ids=["file", "flag"])
-async def test_a_port_that_is_taken_is_one_line(
-    taken: str, workers: int, setting: str, is_flag: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(working, "_calm_collector", lambda: None)
-    monkeypatch.setattr(working, "_keep_heap", lambda: None)
-    other = {"listen": "admin", "admin": "listen"}[setting]
-    configuration = config_of("http://127.0.0.1:9", workers=workers, **{setting: taken, other: "127.0.0.1:0"})
-    with pytest.raises(ConfigError) as told:
-        await opened(Settings(Flags(**{setting: taken} if is_flag else {})), configuration)
-    assert str(told.value) == f"{'--' if is_flag else ''}{setting}: {taken}: address already in use"
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-async def test_a_host_that_does_not_resolve_is_one_line(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working, "_keep_heap", lambda: None)
-    with pytest.raises(ConfigError, match=r"\Alisten: no-such-host\.invalid:1: [a-z ]+\Z"):
-        configuration = config_of("http://127.0.0.1:9", workers=workers, listen="no-such-host.invalid:1", auth={"allow_anonymous": True})
-        await opened(Settings(Flags()), configuration)
-
-
 # The line between the two
 
 
@@ -282,22 +239,3 @@ async def test_a_worker_that_hangs_keeps_its_counts_and_is_not_ready(line: Line)
 async def test_a_worker_that_hangs_up_answers_nothing(line: Line) -> None:
     line.writer.close()
     assert await line.child.snapshot() is None
-
-
-async def test_a_worker_answers_until_its_supervisor_is_gone() -> None:
-    ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=ours)
-    ended = asyncio.Event()
-    worker: Any = SimpleNamespace(snapshot=lambda: snapshot(pid=9), ended=ended)
-    worker_reads, worker_writes = await asyncio.open_connection(sock=theirs)
-    answering = asyncio.ensure_future(supervising._answer(worker, worker_reads, worker_writes))
-    writer.write(b"?")
-    length = int.from_bytes(await reader.readexactly(4), "big")
-    assert msgspec.msgpack.decode(await reader.readexactly(length), type=Snapshot).worker.pid == 9
-    assert not ended.is_set()
-    writer.close()
-    await answering
-    assert ended.is_set()
-    for one in (writer, worker_writes):
-        one.close()
-        await one.wait_closed()

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from ferrule.process import supervisor
+from ferrule.process.snapshot import Snapshot
 from ferrule.process.supervisor import _Child
-from ferrule.process.worker import Snapshot
 from ferrule.telemetry.status import WorkerView
 
 

@@ -18,17 +18,17 @@ from tests.doubles.backend import Hold, Reply, ScriptedBackend, whole
 from tests.doubles.frames import DONE, D
 from tests.doubles.proxy import REQ, config_for
 
-from ferrule.backends.pool import Place
+from ferrule.backends.pool import WorkerId
 from ferrule.config import ConfigError, Flags
 from ferrule.process import worker as working
-from ferrule.process.worker import Settings, Worker
+from ferrule.process.worker import Worker, WorkerSettings
 
 
 @pytest.fixture(autouse=True)
 def uncalmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What suits a server for the whole of its life does not suit a test run."""
-    monkeypatch.setattr(working, "_calm_collector", lambda: None)
-    monkeypatch.setattr(working, "_keep_heap", lambda: None)
+    monkeypatch.setattr(working, "tune_gc", lambda: None)
+    monkeypatch.setattr(working, "tune_malloc", lambda: None)
     monkeypatch.setattr(working, "SWEEP_S", 3600.0)
 
 
@@ -40,7 +40,7 @@ class Files:
         self.path = folder / "ferrule.yaml"
         self.versions = 0
 
-    def write(self, **settings: Any) -> Settings:
+    def write(self, **settings: Any) -> WorkerSettings:
         self.versions += 1
         version = self.folder / f"v{self.versions}"
         version.mkdir()
@@ -51,7 +51,7 @@ class Files:
         new.rename(self.folder / "..data")
         if not self.path.is_symlink():
             self.path.symlink_to("..data/ferrule.yaml")
-        return Settings(Flags(), str(self.path))
+        return WorkerSettings(Flags(), str(self.path))
 
 
 @pytest.fixture
@@ -74,15 +74,15 @@ async def status_of(client: aiohttp.ClientSession, **members: Any) -> int:
 async def test_a_changed_file_is_read_again(files: Files, running: tuple[Worker, aiohttp.ClientSession]) -> None:
     worker, client = running
     worker._sweep_once(monotonic())
-    first = worker.parts.config
+    first = worker.state.config
     files.write(models=[{"id": "renamed", "pool": "p", "upstream": "m"}])
     worker._sweep_once(monotonic())
-    assert worker.parts.config is not first
+    assert worker.state.config is not first
     assert await status_of(client, model="renamed") == 200
     assert await status_of(client, model="m") == 404
-    second = worker.parts.config
+    second = worker.state.config
     worker._sweep_once(monotonic())
-    assert worker.parts.config is second  # it has not changed since
+    assert worker.state.config is second  # it has not changed since
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_a_bad_file_is_refused_and_the_old_kept(
     files: Files, running: tuple[Worker, aiohttp.ClientSession], wrong: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, client = running
-    before = (worker.parts.config, worker.parts.keys, worker.parts.catalog)
+    before = (worker.state.config, worker.state.keys, worker.state.catalog)
     files.write(**wrong)
     with caplog.at_level(logging.ERROR):
         worker._sweep_once(monotonic())
@@ -102,7 +102,7 @@ async def test_a_bad_file_is_refused_and_the_old_kept(
     told = worker.snapshot().config
     assert told is not None
     assert (told.ok, told.error in caplog.text if told.error else False) == (False, True)
-    assert (worker.parts.config, worker.parts.keys, worker.parts.catalog) == before
+    assert (worker.state.config, worker.state.keys, worker.state.catalog) == before
     assert await status_of(client) == 200
     caplog.clear()
     worker._sweep_once(monotonic())
@@ -117,7 +117,7 @@ async def test_a_bad_file_is_refused_and_the_old_kept(
 
 async def test_one_of_several_workers_speaks_of_a_reload(files: Files, caplog: pytest.LogCaptureFixture) -> None:
     settings = files.write()
-    second = msgspec.structs.replace(settings, place=Place(1, 2))
+    second = msgspec.structs.replace(settings, worker_id=WorkerId(1, 2))
     async with running_worker(second) as (worker, _):
         files.write(listne=1)
         worker.reload()
@@ -140,16 +140,16 @@ async def test_a_file_that_vanishes_is_a_bad_file(
 
 async def test_pools_come_and_go(files: Files, running: tuple[Worker, aiohttp.ClientSession]) -> None:
     worker, client = running
-    kept = worker.parts.fleets["p"]
+    kept = worker.state.pools["p"]
     config = config_for(files.backend.url)
     files.write(pools={**config["pools"], "q": config["pools"]["p"]})
     worker.reload()
-    assert list(worker.parts.fleets) == ["p", "q"]
-    assert worker.parts.fleets["p"] is kept
+    assert list(worker.state.pools) == ["p", "q"]
+    assert worker.state.pools["p"] is kept
     files.write(pools={"q": config["pools"]["p"]}, models=[{"id": "m", "pool": "q"}])
     worker.reload()
-    assert list(worker.parts.fleets) == ["q"]
-    await until(lambda: worker.parts.fleets["q"].is_ready(monotonic()))
+    assert list(worker.state.pools) == ["q"]
+    await until(lambda: worker.state.pools["q"].is_ready(monotonic()))
     assert await status_of(client) == 200
 
 
@@ -184,7 +184,7 @@ async def test_draining_waits_for_what_runs(files: Files, running: tuple[Worker,
     async with client.post("/v1/messages", json=REQ(stream=True)) as answer:
         await answer.content.readuntil(b"text_delta")
         draining = asyncio.ensure_future(worker.drain())
-        await until(lambda: worker.parts.is_draining)
+        await until(lambda: worker.state.is_draining)
         snapshot = worker.snapshot()
         assert (snapshot.is_ready, snapshot.is_draining, snapshot.reason) == (False, True, "draining")
         async with client.get("/v1/models") as late:
@@ -205,7 +205,7 @@ async def test_what_comes_late_in_a_drain_is_turned_away(
     async with client.post("/v1/messages", json=REQ(stream=True)) as answer:
         await answer.content.readuntil(b"text_delta")
         draining = asyncio.ensure_future(worker.drain())
-        await until(lambda: worker.parts.turns_away)
+        await until(lambda: worker.state.rejects_new)
         async with client.post("/v1/messages", json=REQ()) as late:
             assert (late.status, late.headers["connection"]) == (529, "close")
             assert (await late.json())["error"]["type"] == "overloaded_error"
@@ -236,7 +236,7 @@ async def test_a_second_signal_ends_a_drain_at_once(
         await answer.content.readuntil(b"text_delta")
         with caplog.at_level(logging.INFO):
             draining = asyncio.ensure_future(worker.drain())
-            await until(lambda: worker.parts.is_draining)
+            await until(lambda: worker.state.is_draining)
             assert "draining for at most 5 s, a second signal ends it now; 1 stream is running" in caplog.text
             worker.end()
             await draining
@@ -261,8 +261,8 @@ async def test_why_it_is_not_ready(files: Files, monkeypatch: pytest.MonkeyPatch
     files.backend.routes["GET", "/health"] = whole({}, 503)
     async with running_worker(files.write(), waits=False) as (worker, _):
         await until(lambda: worker.snapshot().reason == "no healthy backend")
-        monkeypatch.setattr(worker.parts.fleets["p"].watcher, "age_s", lambda: 1e9)
-        monkeypatch.setattr(worker.parts.fleets["p"].watcher, "stale_after_s", 1.0)
+        monkeypatch.setattr(worker.state.pools["p"].watcher, "age_s", lambda: 1e9)
+        monkeypatch.setattr(worker.state.pools["p"].watcher, "stale_after_s", 1.0)
         assert worker.snapshot().reason == "discovery is stale: p"
 
 
@@ -273,7 +273,7 @@ async def test_overload(files: Files, edge: dict[str, int], is_overloaded: bool)
         async with client.post("/v1/messages", json=REQ(stream=True)) as answer:
             await answer.content.readuntil(b"text_delta")
             worker._sweep_once(monotonic())
-            assert worker.parts.is_overloaded is ("max_memory_mb" in edge)
+            assert worker.state.is_overloaded is ("max_memory_mb" in edge)
             if is_overloaded:
                 assert await status_of(client) == 529
 
@@ -294,10 +294,10 @@ async def test_a_sweep_that_fails_is_not_the_last(files: Files, monkeypatch: pyt
 
 
 def test_settings_are_a_file_or_flags(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Settings(Flags(backends=("http://127.0.0.1:9",))).read().pools["default"].backends
+    assert WorkerSettings(Flags(backends=("http://127.0.0.1:9",))).read().pools["default"].backends
     assert files.write().read().models[0].id == "m"
     with pytest.raises(ConfigError, match="--backend"):
-        Settings(Flags()).read()
+        WorkerSettings(Flags()).read()
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     outside = files.write(pools={"p": {"discover": {"kubernetes": {"service": "s", "port": 1}}}})
     with pytest.raises(ConfigError, match=r"pools\.p\.discover\.kubernetes"):

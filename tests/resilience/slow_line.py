@@ -32,11 +32,11 @@ class SlowLine:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back_reader, back_writer = await asyncio.open_connection("127.0.0.1", self._target)
         for source, target, is_answer in ((reader, back_writer, False), (back_reader, writer, True)):
-            task = asyncio.create_task(self._pump(source, target, is_answer))
+            task = asyncio.create_task(self._poller(source, target, is_answer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, is_answer: bool) -> None:
+    async def _poller(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, is_answer: bool) -> None:
         try:
             while data := await source.read(65536):
                 if is_answer and self.delay_s:

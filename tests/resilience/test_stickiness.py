@@ -17,11 +17,11 @@ SESSIONS = 12
 ROUNDS = 3
 WIDE = {"slots": 1000, "max_inflight": 1000}
 
-Fleet = tuple[list[Ferrule], list[ScriptedBackend]]
+BackendPool = tuple[list[Ferrule], list[ScriptedBackend]]
 
 
 @pytest.fixture(scope="module")
-def replicas(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> Fleet:
+def replicas(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> BackendPool:
     """Two replicas with two workers each, over the same four backends."""
     backends = [new_backend() for _ in range(4)]
     config = config_for(*(backend.url for backend in backends), pool=WIDE, workers=2)
@@ -44,7 +44,7 @@ def by_opening(n: int) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("keyed", [by_header, by_user, by_opening])
-def test_one_session_one_backend(replicas: Fleet, keyed: Callable[[int], Any]) -> None:
+def test_one_session_one_backend(replicas: BackendPool, keyed: Callable[[int], Any]) -> None:
     proxies, backends = replicas
     homes = set()
     for n in range(SESSIONS):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ferrule.routing.backend import name_of, redacted
+from ferrule.routing.backend import canonical_url, name_of
 
 
 def test_a_name_is_short_stable_and_not_the_address() -> None:
@@ -34,4 +34,4 @@ def test_a_name_that_is_taken_grows() -> None:
     ],
 )
 def test_p05_redacted_address(url: str, shown: str) -> None:
-    assert redacted(url) == shown
+    assert canonical_url(url) == shown

@@ -3,8 +3,8 @@
 import pytest
 
 from ferrule.routing.backend import Backend, BackendSpec
-from ferrule.routing.balancer import Attempt, Pool, PoolSettings
-from ferrule.routing.health import HealthPolicy, Probed, Verdict
+from ferrule.routing.balancer import Attempt, Balancer, BalancerSettings
+from ferrule.routing.health import HealthPolicy, ProbeStatus, Verdict
 
 NONE: frozenset[str] = frozenset()
 
@@ -13,26 +13,26 @@ def urls(count: int) -> list[str]:
     return [f"http://10.0.0.{number}:8000" for number in range(1, count + 1)]
 
 
-def make(count: int = 3, **settings: int) -> Pool:
-    pool = Pool("rocm", PoolSettings(**settings))  # type: ignore[arg-type]
+def make(count: int = 3, **settings: int) -> Balancer:
+    pool = Balancer("rocm", BalancerSettings(**settings))  # type: ignore[arg-type]
     pool.update([BackendSpec(url) for url in urls(count)], 0.0)
     for backend in pool.backends:
-        pool.probed(backend, Probed.OK, 0.0)
+        pool.record_probe(backend, ProbeStatus.OK, 0.0)
     return pool
 
 
-def at(pool: Pool, key: bytes | None, now: float = 0.0, tried: frozenset[str] = NONE) -> tuple[str, str] | None:
+def at(pool: Balancer, key: bytes | None, now: float = 0.0, tried: frozenset[str] = NONE) -> tuple[str, str] | None:
     choice = pool.choose(key, tried, now)
     return None if choice is None else (choice.backend.name, choice.branch)
 
 
-def begin(pool: Pool, key: bytes | None, now: float = 0.0, tried: frozenset[str] = NONE) -> Attempt:
+def begin(pool: Balancer, key: bytes | None, now: float = 0.0, tried: frozenset[str] = NONE) -> Attempt:
     choice = pool.choose(key, tried, now)
     assert choice is not None
     return pool.start(choice, key, now)
 
 
-def homes(pool: Pool, count: int) -> dict[bytes, str]:
+def homes(pool: Balancer, count: int) -> dict[bytes, str]:
     found = {}
     for number in range(count):
         choice = pool.choose(b"session-%d" % number, NONE, 0.0)
@@ -41,7 +41,7 @@ def homes(pool: Pool, count: int) -> dict[bytes, str]:
     return found
 
 
-def key_at(pool: Pool, backend: Backend) -> bytes:
+def key_at(pool: Balancer, backend: Backend) -> bytes:
     return next(key for key, name in homes(pool, 200).items() if name == backend.name)
 
 
@@ -192,7 +192,7 @@ def test_i05_clients_that_leave_move_no_breaker() -> None:
     for number in range(20):
         attempt = begin(pool, b"k")
         if number % 2:
-            pool.answered(attempt)
+            pool.record_success(attempt)
         pool.end(attempt, Verdict.CLIENT_GONE, float(number))
     assert {(b.breaker, b.healthy, b.inflight) for b in pool.status(20.0).backends} == {("closed", True, 0)}
 
@@ -219,7 +219,7 @@ def test_a_trial_is_single_and_its_first_event_readmits() -> None:
     second = at(pool, key, 1.0)
     assert second is not None
     assert second[0] != backend.name
-    pool.answered(trial)
+    pool.record_success(trial)
     assert at(pool, key, 1.0) == (backend.name, "home")
     pool.end(trial, Verdict.BROKEN, 2.0)  # that stream's end is not held against the backend it readmitted
     assert at(pool, key, 2.0) == (backend.name, "home")
@@ -269,7 +269,7 @@ def test_a_draining_backend_is_out_although_its_probes_succeed() -> None:
     key = key_at(pool, backend)
     pool.end(begin(pool, key), Verdict.DRAINING, 0.0)
     for _ in range(5):
-        pool.probed(backend, Probed.OK, 1.0)
+        pool.record_probe(backend, ProbeStatus.OK, 1.0)
     choice = at(pool, key, 4.0)
     assert choice is not None
     assert choice[1] == "failover"
@@ -279,19 +279,19 @@ def test_j15_all_down_and_back_without_a_restart() -> None:
     pool = make(2)
     for backend in pool.backends:
         for _ in range(2):
-            pool.probed(backend, Probed.FAILED, 10.0)
+            pool.record_probe(backend, ProbeStatus.FAILED, 10.0)
     assert at(pool, b"k", 10.0) is None
     assert at(pool, None, 10.0) is None
     assert not pool.has_untried(NONE, 10.0)
     assert not pool.is_ready(10.0)
     for _ in range(2):
-        pool.probed(pool.backends[0], Probed.OK, 15.0)
+        pool.record_probe(pool.backends[0], ProbeStatus.OK, 15.0)
     assert pool.is_ready(15.0)
     assert at(pool, b"k", 15.0) is not None
 
 
 def test_l11_a_pool_without_backends_is_not_ready() -> None:
-    pool = Pool("empty", PoolSettings())
+    pool = Balancer("empty", BalancerSettings())
     assert not pool.is_ready(0.0)
     assert at(pool, b"k") is None
     assert at(pool, None) is None
@@ -300,13 +300,13 @@ def test_l11_a_pool_without_backends_is_not_ready() -> None:
 
 
 def test_a_backend_not_probed_yet_may_be_tried_but_makes_nothing_ready() -> None:
-    pool = Pool("rocm", PoolSettings())
+    pool = Balancer("rocm", BalancerSettings())
     pool.update([BackendSpec("http://h:1")], 0.0)
     assert at(pool, b"k") is not None
     assert not pool.is_ready(0.0)
     assert pool.due_probes(0.0) == list(pool.backends)
     assert pool.due_probes(0.0) == []
-    pool.probed(pool.backends[0], Probed.OK, 0.1)
+    pool.record_probe(pool.backends[0], ProbeStatus.OK, 0.1)
     assert pool.is_ready(0.1)
 
 
@@ -354,7 +354,7 @@ def test_a_retry_that_has_its_first_event_is_a_request_like_any_other() -> None:
     home = begin(pool, b"k").backend.name
     retries = [begin(pool, b"k", tried=frozenset({home})) for _ in range(3)]
     assert not pool.may_retry(0, Verdict.BROKEN)
-    pool.answered(retries[0])
+    pool.record_success(retries[0])
     assert pool.may_retry(0, Verdict.BROKEN)
     pool.end(retries[0], Verdict.OK, 0.0)
     assert pool.status(0.0).retries == 2
@@ -432,23 +432,23 @@ def test_settings_change_under_way() -> None:
     pool = make(1, slots=1, max_inflight=1, retries=0)
     attempt = begin(pool, b"k")
     assert at(pool, b"other") is None
-    pool.change(PoolSettings(slots=2, max_inflight=2, retries=1, health=HealthPolicy(fall=1)))
+    pool.change(BalancerSettings(slots=2, max_inflight=2, retries=1, health=HealthPolicy(fall=1)))
     assert at(pool, b"other") is not None
     assert pool.may_retry(0, Verdict.BROKEN)
     assert pool.backends[0].inflight == 1
-    pool.probed(pool.backends[0], Probed.FAILED, 0.0)
+    pool.record_probe(pool.backends[0], ProbeStatus.FAILED, 0.0)
     assert at(pool, b"other") is None
     pool.end(attempt, Verdict.OK, 0.0)
 
 
 def test_the_same_address_twice_is_one_backend() -> None:
-    pool = Pool("p", PoolSettings())
+    pool = Balancer("p", BalancerSettings())
     pool.update([BackendSpec("http://h:1"), BackendSpec("http://h:1/")], 0.0)
     assert len(pool.backends) == 1
 
 
 def test_status_shows_no_credentials() -> None:
-    pool = Pool("p", PoolSettings(health=HealthPolicy()))
+    pool = Balancer("p", BalancerSettings(health=HealthPolicy()))
     pool.update([BackendSpec("http://user:secret@h:1")], 0.0)
     status = pool.status(0.0).backends[0]
     assert (status.url, status.probe, status.breaker) == ("http://h:1", "unknown", "closed")

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ferrule.routing.backend import BackendSpec
-from ferrule.routing.balancer import Attempt, Pool, PoolSettings
-from ferrule.routing.health import BreakerState, Probed, Verdict
+from ferrule.routing.balancer import Attempt, Balancer, BalancerSettings
+from ferrule.routing.health import BreakerState, ProbeStatus, Verdict
 
 MAX_INFLIGHT = 5
 
@@ -15,7 +15,7 @@ class PoolMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.pool = Pool("p", PoolSettings(slots=2, max_inflight=MAX_INFLIGHT))
+        self.pool = Balancer("p", BalancerSettings(slots=2, max_inflight=MAX_INFLIGHT))
         self.attempts: list[Attempt] = []
 
     @rule(numbers=st.sets(st.integers(0, 6)), weight=st.sampled_from([1.0, 2.0]))
@@ -44,15 +44,15 @@ class PoolMachine(RuleBasedStateMachine):
     def end(self, data: st.DataObject, verdict: Verdict, is_answered: bool) -> None:
         attempt = self.attempts.pop(data.draw(st.integers(0, len(self.attempts) - 1)))
         if is_answered:
-            self.pool.answered(attempt)
+            self.pool.record_success(attempt)
         self.pool.end(attempt, verdict, self.now)
 
-    @rule(data=st.data(), result=st.sampled_from(Probed), count=st.integers(1, 3))
-    def probe(self, data: st.DataObject, result: Probed, count: int) -> None:
+    @rule(data=st.data(), result=st.sampled_from(ProbeStatus), count=st.integers(1, 3))
+    def probe(self, data: st.DataObject, result: ProbeStatus, count: int) -> None:
         if self.pool.backends:
             backend = data.draw(st.sampled_from(list(self.pool.backends)))
             for _ in range(count):
-                self.pool.probed(backend, result, self.now, 2.0)
+                self.pool.record_probe(backend, result, self.now, 2.0)
 
     @rule(seconds=st.floats(0.0, 100.0))
     def wait(self, seconds: float) -> None:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from ferrule.routing.health import BreakerState, Health, HealthPolicy, Probed, Verdict
+from ferrule.routing.health import BreakerState, Health, HealthPolicy, ProbeStatus, Verdict
 
 POLICY = HealthPolicy(interval_s=5.0, fall=2, rise=2, trip=3)
 
@@ -15,7 +15,7 @@ def health(policy: HealthPolicy = POLICY) -> Health:
 
 def fail(subject: Health, verdict: Verdict, now: float) -> bool:
     """A request of now fails; eject if due, as the pool does."""
-    due = subject.wants_ejection(verdict, subject.era)
+    due = subject.wants_ejection(verdict, subject.generation)
     if due:
         subject.eject(verdict, now)
     return due
@@ -23,7 +23,7 @@ def fail(subject: Health, verdict: Verdict, now: float) -> bool:
 
 def probe(subject: Health, results: str, now: float = 0.0) -> None:
     for mark in results:
-        subject.end_probe({"+": Probed.OK, "-": Probed.FAILED, "b": Probed.BUSY}[mark], now, 1.0)
+        subject.end_probe({"+": ProbeStatus.OK, "-": ProbeStatus.FAILED, "b": ProbeStatus.BUSY}[mark], now, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_probes_are_an_interval_apart_less_a_little() -> None:
     for tenth in range(1000):
         if subject.start_probe(tenth / 10):
             asked.append(tenth / 10)
-            subject.end_probe(Probed.OK, tenth / 10)
+            subject.end_probe(ProbeStatus.OK, tenth / 10)
     gaps = {round(b - a, 1) for a, b in pairwise(asked)}
     assert asked[0] == 0.0
     assert min(gaps) >= 4.0
@@ -80,11 +80,11 @@ def test_recovery_takes_less_than_two_intervals() -> None:
     probe(subject, "+--")
     now = 100.0
     subject.start_probe(now)
-    subject.end_probe(Probed.FAILED, now)  # back an instant later
+    subject.end_probe(ProbeStatus.FAILED, now)  # back an instant later
     while subject.is_up is False:
         now += 0.01
         if subject.start_probe(now):
-            subject.end_probe(Probed.OK, now)
+            subject.end_probe(ProbeStatus.OK, now)
     assert now <= 100.0 + 2 * POLICY.interval_s
 
 
@@ -92,7 +92,7 @@ def test_j13_a_busy_probe_is_not_repeated_before_retry_after() -> None:
     subject = health()
     probe(subject, "+")
     assert subject.start_probe(10.0)
-    subject.end_probe(Probed.BUSY, 10.0, 7.0)
+    subject.end_probe(ProbeStatus.BUSY, 10.0, 7.0)
     assert subject.is_up
     assert subject.is_usable(10.0)
     assert not subject.start_probe(16.9)
@@ -104,7 +104,7 @@ def test_j13_a_busy_probe_is_not_repeated_before_retry_after() -> None:
 def test_j13_retry_after_does_not_bring_a_probe_forward() -> None:
     subject = health()
     assert subject.start_probe(0.0)
-    subject.end_probe(Probed.BUSY, 0.0, 0.0)
+    subject.end_probe(ProbeStatus.BUSY, 0.0, 0.0)
     assert not subject.start_probe(3.9)
 
 
@@ -130,7 +130,7 @@ def test_a_success_starts_the_count_again() -> None:
     for _ in range(10):
         assert not fail(subject, Verdict.SERVER_ERROR, 0.0)
         assert not fail(subject, Verdict.SERVER_ERROR, 0.0)
-        assert not subject.succeed(subject.era)
+        assert not subject.succeed(subject.generation)
     assert subject.breaker is BreakerState.CLOSED
 
 
@@ -144,22 +144,22 @@ def test_i05_j09_what_is_not_the_backends_fault_never_moves_the_breaker(verdict:
 
 def test_j11_fifty_failures_at_once_are_one_ejection() -> None:
     subject = health()
-    era = subject.era
+    generation = subject.generation
     for _ in range(50):
-        if subject.wants_ejection(Verdict.BROKEN, era):
+        if subject.wants_ejection(Verdict.BROKEN, generation):
             subject.eject(Verdict.BROKEN, 0.0)
     assert subject.reopens_at == 5.0
     # Stragglers that fail while the trial runs are not the trial.
     assert subject.start_request(5.0)
-    assert not subject.wants_ejection(Verdict.BROKEN, era)
-    assert subject.succeed(subject.era)
+    assert not subject.wants_ejection(Verdict.BROKEN, generation)
+    assert subject.succeed(subject.generation)
 
 
 def test_a_success_from_before_the_ejection_does_not_readmit() -> None:
     subject = health()
-    era = subject.era
+    generation = subject.generation
     fail(subject, Verdict.CONNECT_ERROR, 0.0)
-    assert not subject.succeed(era)
+    assert not subject.succeed(generation)
     assert not subject.is_usable(0.5)
 
 
@@ -173,7 +173,7 @@ def test_half_open_lets_a_single_trial_through() -> None:
     subject.end_trial()
     assert subject.is_usable(1.0)
     assert subject.start_request(1.0)
-    assert subject.succeed(subject.era)
+    assert subject.succeed(subject.generation)
     assert subject.breaker == "closed"
     assert subject.is_usable(1.0)
 
@@ -189,7 +189,7 @@ def test_back_off_doubles_up_to_its_cap_and_starts_again_after_a_success() -> No
         now = subject.reopens_at
         assert subject.start_request(now)
     assert lengths == [5, 10, 20, 40, 60, 60, 60]
-    assert subject.succeed(subject.era)
+    assert subject.succeed(subject.generation)
     fail(subject, Verdict.CONNECT_ERROR, now)
     assert subject.reopens_at - now == 1.0
 
@@ -224,8 +224,8 @@ def test_a_backend_that_was_down_and_is_up_again_has_no_past() -> None:
 def test_starting_over_forgets_everything() -> None:
     subject = health()
     probe(subject, "--")
-    era = subject.era
+    generation = subject.generation
     subject.start_over()
     assert subject.is_up is None
     assert subject.start_probe(0.0)
-    assert not subject.wants_ejection(Verdict.CONNECT_ERROR, era)
+    assert not subject.wants_ejection(Verdict.CONNECT_ERROR, generation)

@@ -4,9 +4,9 @@ import pytest
 
 from ferrule.routing.backend import Backend
 from ferrule.routing.health import Health, HealthPolicy
-from ferrule.routing.selection import AFFINITY, Limits, by_session, keyless
+from ferrule.routing.selection import AFFINITY, LoadBounds, by_session, keyless
 
-LIMITS = Limits(slots=4, max_inflight=10)
+LIMITS = LoadBounds(slots=4, max_inflight=10)
 NONE: frozenset[str] = frozenset()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ferrule.sim.completion import NATURAL_LENGTH_TOKENS, Answer, ChatRequest, PrefixCache, SimSettings, compose, sample
+from ferrule.sim.completion import NATURAL_LENGTH_TOKENS, ChatRequest, Completion, PrefixCache, SimSettings, compose, sample
 
 TOOLS = [
     {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}},
@@ -16,13 +16,13 @@ TOOLS = [
 ]
 
 
-def answer(content: str = "hi", max_tokens: int = 1000, settings: SimSettings | None = None, **members: Any) -> Answer:
+def answer(content: str = "hi", max_tokens: int = 1000, settings: SimSettings | None = None, **members: Any) -> Completion:
     body = {"model": "sim", "messages": [{"role": "user", "content": content}], **members}
     return compose(msgspec.json.decode(json.dumps(body), type=ChatRequest), settings or SimSettings(), max_tokens)
 
 
-def told(given: Answer, kind: str) -> str:
-    return "".join(piece.text for piece in given.pieces if piece.kind == kind)
+def told(given: Completion, kind: str) -> str:
+    return "".join(delta.text for delta in given.deltas if delta.kind == kind)
 
 
 def test_the_same_question_gets_the_same_answer() -> None:
@@ -34,7 +34,7 @@ def test_the_same_question_gets_the_same_answer() -> None:
 def test_reasoning_comes_first_where_the_model_reasons() -> None:
     reasons = SimSettings(reasoning=True)
     given = answer(settings=reasons)
-    assert given.pieces[0].kind == "reasoning"
+    assert given.deltas[0].kind == "reasoning"
     assert told(given, "content").startswith("\n\n")
     assert told(answer(), "reasoning") == ""
 
@@ -57,12 +57,12 @@ def test_reasoning_is_steered(members: dict[str, Any], tokens: int) -> None:
 def test_an_answer_ends_with_its_sentence(content: str) -> None:
     given = answer(content)
     assert told(given, "content").endswith(".")
-    assert len(given.pieces) >= NATURAL_LENGTH_TOKENS
+    assert len(given.deltas) >= NATURAL_LENGTH_TOKENS
 
 
 def test_a_length_cuts() -> None:
     given = answer(max_tokens=5)
-    assert (len(given.pieces), given.finish_reason) == (5, "length")
+    assert (len(given.deltas), given.finish_reason) == (5, "length")
 
 
 def test_a_stop_string_cuts_and_is_named() -> None:
@@ -86,13 +86,13 @@ def test_a_stop_string_cuts_and_is_named() -> None:
 )
 def test_tools_are_called_when_asked_for(members: dict[str, Any], calls: list[str], finish: str) -> None:
     given = answer(tools=TOOLS, **members)
-    assert [piece.text for piece in given.pieces if piece.kind == "call"] == calls
+    assert [delta.text for delta in given.deltas if delta.kind == "call"] == calls
     assert given.finish_reason == finish
 
 
 def test_marks_are_obeyed_only_when_scripted() -> None:
-    assert len(answer("[[tokens:200]]", settings=SimSettings(scripted=True)).pieces) == 200
-    assert len(answer("[[tokens:200]]").pieces) < 200
+    assert len(answer("[[tokens:200]]", settings=SimSettings(scripted=True)).deltas) == 200
+    assert len(answer("[[tokens:200]]").deltas) < 200
 
 
 SCHEMA = {

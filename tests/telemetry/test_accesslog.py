@@ -9,7 +9,7 @@ import re
 import pytest
 
 from ferrule.telemetry.accesslog import NAME_CHARS_MAX, AccessLog
-from ferrule.telemetry.request_record import Record
+from ferrule.telemetry.request_record import RequestRecord
 
 
 class Terminal(io.StringIO):
@@ -17,8 +17,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def record() -> Record:
-    made = Record("req_1", "messages", 100.0)
+def record() -> RequestRecord:
+    made = RequestRecord("req_1", "messages", 100.0)
     made.at = 1_700_000_000.25
     made.status, made.model, made.backend, made.branch, made.tenant = 200, "m", "p-1", "home", "team"
     made.input_tokens, made.output_tokens, made.has_outcome, made.stop_reason = 7, 3, True, "end_turn"
@@ -39,7 +39,7 @@ def test_for_machines() -> None:
 
 def test_a_request_that_came_to_nothing_has_a_line_too() -> None:
     out = io.StringIO()
-    refused = Record("req_1", "unknown", 100.0)
+    refused = RequestRecord("req_1", "unknown", 100.0)
     refused.status, refused.error, refused.ended_at = 404, "not_found_error", 100.0
     AccessLog(out).write([refused])
     line = json.loads(out.getvalue())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from ferrule.telemetry.metrics import Aggregate, Counter, Family, Gauge, Histogram, Metrics, merge, page
+from ferrule.telemetry.metrics import Aggregate, Counter, Family, Gauge, Histogram, Metrics, merge, render
 
 
 def values(families: list[Family], name: str) -> dict[tuple[str, ...], float]:
@@ -65,8 +65,8 @@ def test_what_the_dead_counted_stays_and_their_gauges_go() -> None:
         metrics.requests.inc("messages", "m", "200")
         metrics.streams.inc()
     aggregate = Aggregate()
-    aggregate.bury(dead.families())
-    aggregate.bury(dead.families())
+    aggregate.retire(dead.families())
+    aggregate.retire(dead.families())
     families = aggregate.of([living.families()])
     assert values(families, "ferrule_requests") == {("messages", "m", "200"): 3}
     assert values(families, "ferrule_streams_active") == {(): 1}
@@ -84,7 +84,7 @@ def test_the_page_is_what_prometheus_reads() -> None:
     metrics.requests.inc("messages", 'a"b\n', "200")
     metrics.first_token.observe(0.3, "m")
     metrics.first_token.observe(9999, "m")
-    read = {family.name: family for family in text_string_to_metric_families(page(metrics.families()).decode())}
+    read = {family.name: family for family in text_string_to_metric_families(render(metrics.families()).decode())}
     (sample,) = read["ferrule_requests"].samples
     assert (sample.name, sample.labels) == ("ferrule_requests_total", {"route": "messages", "model": 'a"b\n', "code": "200"})
     buckets = {sample.labels["le"]: sample.value for sample in read["ferrule_time_to_first_token_seconds"].samples if "le" in sample.labels}

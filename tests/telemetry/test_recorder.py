@@ -11,12 +11,12 @@ from tests.app_state import until
 
 from ferrule.telemetry.accesslog import AccessLog
 from ferrule.telemetry.metrics import Metrics
-from ferrule.telemetry.recorder import BATCH, DROPPED_NAMES_MAX, Ledger
-from ferrule.telemetry.request_record import Record
+from ferrule.telemetry.recorder import BATCH, DROPPED_NAMES_MAX, RequestRecorder
+from ferrule.telemetry.request_record import RequestRecord
 
 
-def record(**members: object) -> Record:
-    made = Record("req_1", "messages", 100.0)
+def record(**members: object) -> RequestRecord:
+    made = RequestRecord("req_1", "messages", 100.0)
     made.status, made.ended_at = 200, 103.0
     for name, value in members.items():
         setattr(made, name, value)
@@ -26,7 +26,7 @@ def record(**members: object) -> Record:
 class Book:
     def __init__(self) -> None:
         self.metrics, self.out = Metrics(), io.StringIO()
-        self.ledger = Ledger(self.metrics, AccessLog(self.out))
+        self.recorder = RequestRecorder(self.metrics, AccessLog(self.out))
 
     @property
     def lines(self) -> int:
@@ -39,7 +39,7 @@ async def book() -> Book:
 
 
 async def test_a_request_is_posted_after_a_moment(book: Book) -> None:
-    book.ledger.add(record())
+    book.recorder.add(record())
     assert book.lines == 0
     await until(lambda: book.lines == 1)
     assert book.metrics.requests.series == {("messages", "other", "200"): 1}
@@ -47,14 +47,14 @@ async def test_a_request_is_posted_after_a_moment(book: Book) -> None:
 
 async def test_many_are_posted_at_once(book: Book) -> None:
     for _ in range(BATCH):
-        book.ledger.add(record())
+        book.recorder.add(record())
     assert book.lines == BATCH
 
 
 async def test_whoever_looks_has_it_up_to_date_and_nothing_is_posted_twice(book: Book) -> None:
-    book.ledger.add(record())
-    book.ledger.post()
-    book.ledger.post()
+    book.recorder.add(record())
+    book.recorder.post()
+    book.recorder.post()
     assert book.lines == 1
     assert json.loads(book.out.getvalue())["request_id"] == "req_1"
 
@@ -81,8 +81,8 @@ COUNTS: list[tuple[dict[str, object], Callable[[Metrics], object], object]] = [
 
 @pytest.mark.parametrize(("members", "look", "expected"), COUNTS, ids=[" ".join(case[0]) or "duration" for case in COUNTS])
 async def test_counts(book: Book, members: dict[str, object], look: Callable[[Metrics], object], expected: object) -> None:
-    book.ledger.add(record(**members))
-    book.ledger.post()
+    book.recorder.add(record(**members))
+    book.recorder.post()
     assert look(book.metrics) == expected
 
 
@@ -94,9 +94,9 @@ def test_tokens_are_counted_as_limits_count_them() -> None:
 
 async def test_names_that_clients_made_up_make_no_series_without_end(book: Book) -> None:
     for number in range(2 * DROPPED_NAMES_MAX):
-        book.ledger.add(record(dropped=(f"name_{number}",)))
-    book.ledger.add(record(dropped=("name_0",)))
-    book.ledger.post()
+        book.recorder.add(record(dropped=(f"name_{number}",)))
+    book.recorder.add(record(dropped=("name_0",)))
+    book.recorder.post()
     counted = book.metrics.dropped.series
     assert len(counted) == DROPPED_NAMES_MAX + 1
     assert (counted[("name_0",)], counted[("other",)]) == (2, DROPPED_NAMES_MAX)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ferrule.telemetry.metrics import TTFT_EDGES_S, Metrics
-from ferrule.telemetry.status import BackendView, PoolView, joined, totals
+from ferrule.telemetry.status import BackendView, PoolView, merge_pools, totals
 
 
 def backend(name: str = "a", **members: Any) -> BackendView:
@@ -20,20 +20,20 @@ def pool(*backends: BackendView, age_s: float = 1.0, depth: int = 1) -> PoolView
 
 
 def test_counts_add_up_and_the_oldest_knowledge_counts() -> None:
-    (view,) = joined([[pool(backend(), age_s=1)], [pool(backend(), backend("b"), age_s=5)]])
+    (view,) = merge_pools([[pool(backend(), age_s=1)], [pool(backend(), backend("b"), age_s=5)]])
     assert (view.discovery_age_s, view.queue_depth) == (5, 2)
     assert [(b.name, b.inflight, b.sessions) for b in view.backends] == [("a", 2, 4), ("b", 1, 2)]
 
 
 def test_a_backend_is_healthy_when_all_think_so() -> None:
     for views in ([backend(), backend(healthy=False, state="down")], [backend(healthy=False, state="down"), backend()]):
-        (view,) = joined([[pool(one)] for one in views])
+        (view,) = merge_pools([[pool(one)] for one in views])
         assert (view.backends[0].healthy, view.backends[0].state) == (False, "down")
 
 
 def test_joining_changes_nobody() -> None:
     one = pool(backend())
-    joined([[one], [pool(backend())]])
+    merge_pools([[one], [pool(backend())]])
     assert (one.queue_depth, one.backends[0].inflight) == (1, 1)
 
 

@@ -20,8 +20,8 @@ from tests.doubles.frames import Canned, D
 from tests.doubles.proxy import REQ
 
 from ferrule.telemetry import tracing
-from ferrule.telemetry.request_record import Record
-from ferrule.telemetry.tracing import Tracing, attributes, open_tracing, passed_on
+from ferrule.telemetry.request_record import RequestRecord
+from ferrule.telemetry.tracing import Tracing, attributes, forward_trace_headers, open_tracing
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CONTEXT = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "vendor=a,other=b"}
@@ -47,11 +47,11 @@ LINES = f"traceparent: 00-{TRACE}-{PARENT}-01\r\ntracestate: vendor=a,other=b\r\
     ],
 )
 def test_only_a_valid_context_is_passed_on(headers: dict[str, str], lines: str) -> None:
-    assert passed_on(headers) == lines
+    assert forward_trace_headers(headers) == lines
 
 
-def record(**members: Any) -> Record:
-    made = Record("req_1", "messages", 100.0)
+def record(**members: Any) -> RequestRecord:
+    made = RequestRecord("req_1", "messages", 100.0)
     made.status, made.ended_at, made.at = 200, 102.0, 1_700_000_000.0
     for name, value in members.items():
         setattr(made, name, value)
@@ -116,7 +116,7 @@ class Traced:
         self.stage = stage
         self.exporter = InMemorySpanExporter()
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        stage.worker.parts.tracing = Tracing(provider)
+        stage.worker.state.tracing = Tracing(provider)
 
     async def span(self) -> ReadableSpan:
         await until(self.exporter.get_finished_spans)
@@ -204,7 +204,7 @@ async def test_what_is_not_sampled_says_so_to_the_backend(stage: Stage, backend:
 
 
 async def test_without_tracing_the_context_passes_unchanged(stage: Stage, backend: ScriptedBackend) -> None:
-    assert stage.worker.parts.tracing is None
+    assert stage.worker.state.tracing is None
     await stage.ask(headers=CONTEXT)
     assert {name: backend.last.header(name) for name in CONTEXT} == CONTEXT
     await stage.ask()

@@ -30,10 +30,10 @@ class Queue:
     def depth(self) -> int:
         return len(self._waiters)
 
-    async def wait_turn(self, try_take: Callable[[], T | None], *, is_choosy: bool = False) -> T:
+    async def wait_turn(self, try_take: Callable[[], T | None], *, skips_tried: bool = False) -> T:
         """What `try_take` gives once it gives something, never before those who came earlier. Failure 529 when full or too late.
 
-        `is_choosy`: it does not take every place, so one that it leaves is offered to the next in line.
+        `skips_tried`: it does not take every place, so one that it leaves is offered to the next in line.
         A caller that is cancelled leaves the line at once; a wake that was meant for it goes on to the next.
         """
         if not self._waiters:
@@ -42,14 +42,14 @@ class Queue:
                 return taken
         if len(self._waiters) >= self.size:
             raise self._refusal("All backends are busy and the queue is full.")
-        return await self._in_line(try_take, is_choosy)
+        return await self._in_line(try_take, skips_tried)
 
     def wake(self) -> None:
         """A place may be free: the first in line tries, and after it the next, until one gets nothing."""
         if self._waiters:
             next(iter(self._waiters)).set()
 
-    async def _in_line(self, try_take: Callable[[], T | None], is_choosy: bool) -> T:
+    async def _in_line(self, try_take: Callable[[], T | None], skips_tried: bool) -> T:
         turn = asyncio.Event()
         self._waiters[turn] = None
         try:
@@ -60,7 +60,7 @@ class Queue:
                     if taken is not None:
                         return taken
                     turn.clear()
-                    if is_choosy:
+                    if skips_tried:
                         self._wake_behind(turn)
         except TimeoutError:
             raise self._refusal("All backends are busy; no place came free in time.") from None

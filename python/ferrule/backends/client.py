@@ -11,37 +11,37 @@ import aiohttp
 import msgspec
 
 from ferrule import config
-from ferrule.backends.connections import Upstream
-from ferrule.catalog import Listed, Offer
+from ferrule.backends.connections import BackendConnections
+from ferrule.catalog import DiscoveredModels, ListedModel
 from ferrule.engines import detect
-from ferrule.http.retry_after import seconds_of
-from ferrule.routing.health import Probed
+from ferrule.http.retry_after import parse_retry_after
+from ferrule.routing.health import ProbeStatus
 
 ANSWER_LIMIT_BYTES = 4 << 20
 
 
-class Answer(msgspec.Struct, frozen=True):
+class BackendResponse(msgspec.Struct, frozen=True):
     """`status` 0: none came, and `trouble` says why (it may name the address: for the operator only)."""
 
     status: int
     body: bytes = b""
     retry_after: str | None = None
-    trouble: str = ""
+    error: str = ""
 
     @property
-    def found(self) -> bytes | None:
+    def body_if_ok(self) -> bytes | None:
         return self.body if self.status == 200 else None
 
 
-class Finding(msgspec.Struct, frozen=True):
+class ProbeResult(msgspec.Struct, frozen=True):
     """What a probe found. `retry_after_s`: for how long a busy backend asks to be left alone; `reason`: why a probe failed."""
 
-    probed: Probed
+    status: ProbeStatus
     retry_after_s: float = 0.0
     reason: str | None = None
 
 
-class Description(msgspec.Struct, frozen=True):
+class BackendInfo(msgspec.Struct, frozen=True):
     """What a backend says of itself: the bodies of `/v1/models`, `/version` and `/props`, where it has them."""
 
     models: bytes
@@ -49,41 +49,41 @@ class Description(msgspec.Struct, frozen=True):
     props: bytes | None = None
 
     @property
-    def offer(self) -> Offer:
-        return Offer(detect(self.models, self.version, self.props), _listed(self.models), True)
+    def discovered(self) -> DiscoveredModels:
+        return DiscoveredModels(detect(self.models, self.version, self.props), _parse_models(self.models), True)
 
 
-class Asking:
+class BackendClient:
     """Asks one backend; `timeout_s` holds for each question."""
 
-    def __init__(self, session: aiohttp.ClientSession, upstream: Upstream) -> None:
+    def __init__(self, session: aiohttp.ClientSession, upstream: BackendConnections) -> None:
         self._session = session
         self._upstream = upstream
 
-    async def health(self, path: str, timeout_s: float) -> Finding:
+    async def health(self, path: str, timeout_s: float) -> ProbeResult:
         answer = await self.get(path, timeout_s)
         if answer.status == 429:
-            return Finding(Probed.BUSY, seconds_of(answer.retry_after, time()))
+            return ProbeResult(ProbeStatus.BUSY, parse_retry_after(answer.retry_after, time()))
         if 0 < answer.status < 400:
-            return Finding(Probed.OK)
-        return Finding(Probed.FAILED, reason=f"GET {path}: {f'HTTP {answer.status}' if answer.status else answer.trouble}")
+            return ProbeResult(ProbeStatus.OK)
+        return ProbeResult(ProbeStatus.FAILED, reason=f"GET {path}: {f'HTTP {answer.status}' if answer.status else answer.error}")
 
-    async def description(self, timeout_s: float, *, names_engine: bool = True) -> Description | None:
+    async def description(self, timeout_s: float, *, names_engine: bool = True) -> BackendInfo | None:
         """None: it did not list its models. `names_engine`: also ask what tells one engine from another."""
-        models = (await self.get("/v1/models", timeout_s)).found
+        models = (await self.get("/v1/models", timeout_s)).body_if_ok
         if models is None or not names_engine:
-            return None if models is None else Description(models)
-        version = (await self.get("/version", timeout_s)).found
-        props = (await self.get("/props", timeout_s)).found if version is None else None
-        return Description(models, version, props)
+            return None if models is None else BackendInfo(models)
+        version = (await self.get("/version", timeout_s)).body_if_ok
+        props = (await self.get("/props", timeout_s)).body_if_ok if version is None else None
+        return BackendInfo(models, version, props)
 
-    async def get(self, path: str, timeout_s: float) -> Answer:
+    async def get(self, path: str, timeout_s: float) -> BackendResponse:
         return await self._ask("GET", path, None, timeout_s)
 
-    async def post(self, path: str, body: bytes, timeout_s: float) -> Answer:
+    async def post(self, path: str, body: bytes, timeout_s: float) -> BackendResponse:
         return await self._ask("POST", path, body, timeout_s)
 
-    async def _ask(self, method: str, path: str, body: bytes | None, timeout_s: float) -> Answer:
+    async def _ask(self, method: str, path: str, body: bytes | None, timeout_s: float) -> BackendResponse:
         asked = self._session.request(
             method,
             self._upstream.url(path),
@@ -94,14 +94,14 @@ class Asking:
         )
         try:
             async with asked as response:
-                return Answer(response.status, await _read(response), response.headers.get("retry-after"))
+                return BackendResponse(response.status, await _read(response), response.headers.get("retry-after"))
         except TimeoutError:
-            return Answer(0, trouble=f"no answer within {timeout_s:g} s")
+            return BackendResponse(0, error=f"no answer within {timeout_s:g} s")
         except (aiohttp.ClientError, OSError) as trouble:
-            return Answer(0, trouble=_worded(trouble))
+            return BackendResponse(0, error=_describe_error(trouble))
 
 
-def _worded(trouble: Exception) -> str:
+def _describe_error(trouble: Exception) -> str:
     match trouble:
         case aiohttp.ClientConnectorDNSError():
             return "the name does not resolve"
@@ -113,12 +113,12 @@ def _worded(trouble: Exception) -> str:
 async def _read(response: aiohttp.ClientResponse) -> bytes:
     """As much as anybody wants of it; what is longer is cut, and then no JSON any more."""
     read = bytearray()
-    while len(read) < ANSWER_LIMIT_BYTES and (piece := await response.content.readany()):
-        read += piece
+    while len(read) < ANSWER_LIMIT_BYTES and (chunk := await response.content.readany()):
+        read += chunk
     return bytes(read[:ANSWER_LIMIT_BYTES])
 
 
-def authorization(settings: config.Pool, url: str) -> str | None:
+def authorization(settings: config.PoolConfig, url: str) -> str | None:
     """The header for one backend of a pool: what its own URL says, else the pool's key."""
     own = next((backend.url.authorization for backend in settings.backends if backend.url.url == url), None)
     if own is not None:
@@ -137,12 +137,12 @@ class _ModelList(msgspec.Struct):
     data: list[_ModelEntry] = []
 
 
-def _listed(body: bytes) -> tuple[Listed, ...]:
+def _parse_models(body: bytes) -> tuple[ListedModel, ...]:
     try:
         entries = msgspec.json.decode(body, type=_ModelList).data
     except msgspec.MsgspecError:
         return ()
-    return tuple(Listed(entry.id, _window(entry), entry.created or 0) for entry in entries)
+    return tuple(ListedModel(entry.id, _window(entry), entry.created or 0) for entry in entries)
 
 
 def _window(entry: _ModelEntry) -> int | None:

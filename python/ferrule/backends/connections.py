@@ -12,7 +12,7 @@ from collections import deque
 from time import monotonic
 from urllib.parse import urlsplit
 
-from ferrule._core import Pump, Relay
+from ferrule._core import Poller, UpstreamConnection
 
 KEEP_IDLE_S = 3.0
 
@@ -21,10 +21,10 @@ class ConnectFailed(Exception):
     """The backend could not be reached. The text names the kind of trouble, never the address."""
 
 
-class Upstream:
+class BackendConnections:
     """The way to one backend. `url` may have a path, below which every route is; `authorization` is the pool's own key."""
 
-    def __init__(self, url: str, authorization: str | None, connect_s: float, pump: Pump) -> None:
+    def __init__(self, url: str, authorization: str | None, connect_s: float, poller: Poller) -> None:
         parts = urlsplit(url)
         self.host = parts.hostname or ""
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -32,7 +32,7 @@ class Upstream:
         self.tls = ssl.create_default_context() if parts.scheme == "https" else None
         self.authorization = authorization
         self.connect_s = connect_s
-        self._pump = pump
+        self._poller = poller
         host = f"[{self.host}]" if ":" in self.host else self.host
         lines = [
             f"host: {host}:{self.port}" if parts.port else f"host: {host}",
@@ -45,7 +45,7 @@ class Upstream:
         self._origin = f"{parts.scheme}://{host}:{self.port}"
         self.control_headers = {"content-type": "application/json", **({"authorization": authorization} if authorization else {})}
         """For questions off the hot path: probes, lists of models, counts."""
-        self._idle: deque[Relay] = deque()
+        self._idle: deque[UpstreamConnection] = deque()
         self._is_closed = False
 
     def request_head(self, path: str, length: int, extra: str = "") -> bytes:
@@ -55,24 +55,24 @@ class Upstream:
     def url(self, path: str) -> str:
         return f"{self._origin}{self.base_path}{path}"
 
-    def take_idle(self) -> Relay | None:
+    def take_idle(self) -> UpstreamConnection | None:
         """A connection that was kept and is still fresh. One that has yet to read the end of its last reply's framing is left for later."""
         for _ in range(len(self._idle)):
-            relay = self._idle.pop()
-            if not relay.is_open or monotonic() - relay.idle_since >= KEEP_IDLE_S:
-                relay.close()
-            elif relay.is_reusable:
-                return relay
+            connection = self._idle.pop()
+            if not connection.is_open or monotonic() - connection.idle_since >= KEEP_IDLE_S:
+                connection.close()
+            elif connection.is_reusable:
+                return connection
             else:
-                self._idle.appendleft(relay)
+                self._idle.appendleft(connection)
         return None
 
-    async def connect(self) -> Relay:
+    async def connect(self) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.connect_s):
-                _, relay = await loop.create_connection(  # type: ignore[type-var]  # a protocol by its methods, not its ancestry
-                    self._relay, self.host, self.port, ssl=self.tls, server_hostname=self.host if self.tls else None
+                _, connection = await loop.create_connection(  # type: ignore[type-var]  # a protocol by its methods, not its ancestry
+                    self._make_protocol, self.host, self.port, ssl=self.tls, server_hostname=self.host if self.tls else None
                 )
         except TimeoutError as late:
             raise ConnectFailed("the backend did not accept a connection in time") from late
@@ -80,18 +80,18 @@ class Upstream:
             raise ConnectFailed("the backend's TLS is not valid") from wrong
         except OSError as refused:
             raise ConnectFailed("the backend could not be reached") from refused
-        return relay
+        return connection
 
-    def _relay(self) -> Relay:
-        """TLS is decrypted by the transport; a plain socket is read by the pump."""
-        return Relay() if self.tls else Relay(self._pump)
+    def _make_protocol(self) -> UpstreamConnection:
+        """TLS is decrypted by the transport; a plain socket is read by the poller."""
+        return UpstreamConnection() if self.tls else UpstreamConnection(self._poller)
 
-    def give_back(self, relay: Relay) -> None:
+    def give_back(self, connection: UpstreamConnection) -> None:
         """Keeps a connection for the next request, if it can have one."""
-        if relay.is_open and not self._is_closed:
-            self._idle.append(relay)
+        if connection.is_open and not self._is_closed:
+            self._idle.append(connection)
         else:
-            relay.close()
+            connection.close()
 
     def sweep(self, now: float) -> None:
         """Closes what was idle for too long; called once a second."""

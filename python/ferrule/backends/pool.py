@@ -1,4 +1,4 @@
-"""One pool, alive: who its backends are (discovery), whether they live (probes), what they offer, and the connections to them.
+"""One pool, alive: who its backends are (discovery), whether they live (probes), which models they list, and the connections to them.
 
 What to do with all that is decided in `routing`; this asks the questions and keeps the answers.
 """
@@ -14,68 +14,70 @@ import aiohttp
 import msgspec
 
 from ferrule import config
-from ferrule._core import Pump
+from ferrule._core import Poller
 from ferrule.admission.queue import Queue
-from ferrule.backends.client import Asking, authorization
-from ferrule.backends.connections import Upstream
-from ferrule.catalog import Offer, together
+from ferrule.backends.client import BackendClient, authorization
+from ferrule.backends.connections import BackendConnections
+from ferrule.catalog import DiscoveredModels, merge
 from ferrule.discovery.choice import watcher_for
 from ferrule.routing.backend import Backend, BackendSpec
-from ferrule.routing.balancer import Pool, PoolSettings
-from ferrule.routing.health import HealthPolicy, Probed
+from ferrule.routing.balancer import Balancer, BalancerSettings
+from ferrule.routing.health import HealthPolicy, ProbeStatus
 from ferrule.telemetry.metrics import Metrics
 from ferrule.telemetry.status import BackendView, PoolView
 
 log = logging.getLogger(__name__)
 
-OFFER_EVERY_S = 30.0
+DISCOVER_MODELS_EVERY_S = 30.0
 
 
-class Member(msgspec.Struct):
+class Entry(msgspec.Struct):
     """What we hold for one backend besides its health."""
 
-    upstream: Upstream
-    asking: Asking
-    offer: Offer | None = None
-    asked_at: float = -OFFER_EVERY_S
+    upstream: BackendConnections
+    client: BackendClient
+    discovered: DiscoveredModels | None = None
+    asked_at: float = -DISCOVER_MODELS_EVERY_S
     has_probe: bool = False
     reason: str | None = None
     """Why the last probe failed."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class WorkerId(msgspec.Struct, frozen=True):
     """Which worker of how many this is: bounds are divided, seeds differ."""
 
     worker: int = 0
     workers: int = 1
 
 
-class Shared(msgspec.Struct, frozen=True):
-    """What all fleets of a worker have in common. `pump` reads the sockets of their backends."""
+class PoolContext(msgspec.Struct, frozen=True):
+    """What all pools of a worker have in common. `poller` reads the sockets of their backends."""
 
-    place: Place
+    worker_id: WorkerId
     metrics: Metrics
-    pump: Pump
+    poller: Poller
 
 
-class Fleet:
-    """`on_offer` hears what the pool's backends offer, whenever that has changed."""
+class BackendPool:
+    """`on_models` hears which models the pool's backends list, whenever that has changed."""
 
-    def __init__(self, name: str, settings: config.Pool, shared: Shared, on_offer: Callable[[str, Offer], None]) -> None:
+    def __init__(
+        self, name: str, settings: config.PoolConfig, context: PoolContext, on_models: Callable[[str, DiscoveredModels], None]
+    ) -> None:
         self.name = name
         self.settings = settings
-        self.metrics = shared.metrics
-        self._place = shared.place
-        self._pump = shared.pump
-        self._on_offer = on_offer
-        self.pool = Pool(name, _pool_settings(settings, shared.place))
+        self.metrics = context.metrics
+        self._worker_id = context.worker_id
+        self._poller = context.poller
+        self._on_models = on_models
+        self.balancer = Balancer(name, _pool_settings(settings, context.worker_id))
         self.queue = Queue(settings.queue.size, settings.queue.timeout_s)
         self.watcher = watcher_for(name, settings)
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, Entry] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
-        self.offer = Offer()
+        self.discovered = DiscoveredModels()
 
     def start(self) -> None:
         self._session = aiohttp.ClientSession()
@@ -91,11 +93,11 @@ class Fleet:
         if self._session is not None:
             await self._session.close()
 
-    def change(self, settings: config.Pool) -> None:
+    def change(self, settings: config.PoolConfig) -> None:
         """Takes over new settings of a pool that keeps its name; backends that stay keep their health, sessions and connections."""
         old, self.settings = self.settings, settings
         self.queue.size, self.queue.timeout_s = settings.queue.size, settings.queue.timeout_s
-        self.pool.change(_pool_settings(settings, self._place))
+        self.balancer.change(_pool_settings(settings, self._worker_id))
         self._renew_upstreams()
         if (old.backends, old.discover) != (settings.backends, settings.discover):
             if self._watching is not None:
@@ -105,7 +107,7 @@ class Fleet:
 
     # What requests need
 
-    def upstream(self, backend: Backend) -> Upstream:
+    def upstream(self, backend: Backend) -> BackendConnections:
         return self._members[backend.name].upstream
 
     @property
@@ -113,39 +115,41 @@ class Fleet:
         return self.watcher.age_s() <= self.watcher.stale_after_s
 
     def is_ready(self, now: float) -> bool:
-        return self.is_fresh and self.pool.is_ready(now)
+        return self.is_fresh and self.balancer.is_ready(now)
 
-    def asking(self, backend: Backend) -> Asking:
+    def client(self, backend: Backend) -> BackendClient:
         """For questions off the hot path, such as a count."""
-        return self._members[backend.name].asking
+        return self._members[backend.name].client
 
     # Membership
 
     def _on_change(self, specs: list[BackendSpec]) -> None:
         now = monotonic()
-        self.pool.update(specs, now)
-        for backend in self.pool.backends:
+        self.balancer.update(specs, now)
+        for backend in self.balancer.backends:
             if backend.name not in self._members:
                 self._members[backend.name] = self._member(backend)
         self.queue.wake()
         self.sweep(now)
 
-    def _member(self, backend: Backend) -> Member:
+    def _member(self, backend: Backend) -> Entry:
         assert self._session is not None
-        upstream = Upstream(backend.url, authorization(self.settings, backend.url), self.settings.timeouts.connect_s, self._pump)
-        return Member(upstream, Asking(self._session, upstream))
+        upstream = BackendConnections(
+            backend.url, authorization(self.settings, backend.url), self.settings.timeouts.connect_s, self._poller
+        )
+        return Entry(upstream, BackendClient(self._session, upstream))
 
     def _renew_upstreams(self) -> None:
         """Requests from now on use the new key; those under way end on the connections they have."""
-        for backend in self.pool.backends:
+        for backend in self.balancer.backends:
             member, wanted = self._members[backend.name], authorization(self.settings, backend.url)
             if (member.upstream.authorization, member.upstream.connect_s) != (wanted, self.settings.timeouts.connect_s):
                 member.upstream.close()
                 renewed = self._member(backend)
-                member.upstream, member.asking = renewed.upstream, renewed.asking
+                member.upstream, member.client = renewed.upstream, renewed.client
 
     def _forget_gone(self) -> None:
-        present = {backend.name for backend in self.pool.backends}
+        present = {backend.name for backend in self.balancer.backends}
         for name in [name for name in self._members if name not in present]:
             self._members.pop(name).upstream.close()
             for metric in (self.metrics.backend_inflight, self.metrics.backend_healthy, self.metrics.backend_requests):
@@ -154,7 +158,7 @@ class Fleet:
     # The sweep, once a second
 
     def sweep(self, now: float) -> None:
-        for backend in self.pool.due_probes(now):
+        for backend in self.balancer.due_probes(now):
             member = self._members[backend.name]
             if not member.has_probe:
                 member.has_probe = True
@@ -166,7 +170,7 @@ class Fleet:
 
     def show(self, now: float) -> None:
         """Puts what is counted elsewhere into the gauges; called when somebody looks."""
-        for status in self.pool.status(now).backends:
+        for status in self.balancer.status(now).backends:
             self.metrics.backend_inflight.set(status.inflight, self.name, status.name)
             self.metrics.backend_healthy.set(float(status.healthy), self.name, status.name)
         self.metrics.queue_depth.set(self.queue.depth, self.name)
@@ -188,7 +192,7 @@ class Fleet:
                 draining=backend.draining,
                 reason=self._members[backend.name].reason if backend.probe == "down" else None,
             )
-            for backend in self.pool.status(now).backends
+            for backend in self.balancer.status(now).backends
         ]
         return PoolView(self.name, round(self.watcher.age_s(), 3), self.queue.depth, backends)
 
@@ -199,50 +203,50 @@ class Fleet:
 
     # Probes
 
-    async def _probe(self, backend: Backend, member: Member) -> None:
+    async def _probe(self, backend: Backend, member: Entry) -> None:
         try:
             health = self.settings.health
-            found = await member.asking.health(health.path, health.timeout_s)
+            found = await member.client.health(health.path, health.timeout_s)
             member.reason = found.reason
             was_up = backend.health.is_up
-            self.pool.probed(backend, found.probed, monotonic(), found.retry_after_s)
+            self.balancer.record_probe(backend, found.status, monotonic(), found.retry_after_s)
             if backend.health.is_up is not was_up:
                 self._log_change(backend, member)
             self.queue.wake()
-            if found.probed is Probed.OK and monotonic() - member.asked_at >= OFFER_EVERY_S:
+            if found.status is ProbeStatus.OK and monotonic() - member.asked_at >= DISCOVER_MODELS_EVERY_S:
                 member.asked_at = monotonic()
-                await self._ask_offer(member)
+                await self._refresh_models(member)
         finally:
             member.has_probe = False
 
-    def _log_change(self, backend: Backend, member: Member) -> None:
-        address = config.redacted(backend.url)
+    def _log_change(self, backend: Backend, member: Entry) -> None:
+        address = config.redact(backend.url)
         if backend.health.is_up:
             log.info("backend %s (%s) is up", backend.name, address)
         else:
             log.warning("backend %s (%s) is down: %s", backend.name, address, member.reason)
 
-    async def _ask_offer(self, member: Member) -> None:
+    async def _refresh_models(self, member: Entry) -> None:
         timeout_s = self.settings.health.timeout_s
-        description = await member.asking.description(timeout_s, names_engine=self.settings.engine == "auto")
+        description = await member.client.description(timeout_s, names_engine=self.settings.engine == "auto")
         if description is not None:
-            member.offer = description.offer
-            self._tell_offer()
+            member.discovered = description.discovered
+            self._publish_models()
 
-    def _tell_offer(self) -> None:
-        offer = together([member.offer for member in self._members.values() if member.offer is not None])
-        if offer != self.offer:
-            self.offer = offer
-            self._on_offer(self.name, offer)
+    def _publish_models(self) -> None:
+        discovered = merge([member.discovered for member in self._members.values() if member.discovered is not None])
+        if discovered != self.discovered:
+            self.discovered = discovered
+            self._on_models(self.name, discovered)
 
 
-def _pool_settings(settings: config.Pool, place: Place) -> PoolSettings:
+def _pool_settings(settings: config.PoolConfig, worker_id: WorkerId) -> BalancerSettings:
     health = HealthPolicy(interval_s=settings.health.interval_s, fall=settings.health.fall, rise=settings.health.rise)
-    return PoolSettings(
+    return BalancerSettings(
         slots=settings.slots,
         max_inflight=settings.max_inflight,
         retries=settings.retries,
-        workers=place.workers,
-        seed=place.worker,
+        workers=worker_id.workers,
+        seed=worker_id.worker,
         health=health,
     )

@@ -17,9 +17,9 @@ from time import monotonic
 import msgspec
 
 from ferrule._core import Tokenizer
-from ferrule.backends.client import Answer
-from ferrule.backends.pool import Fleet
-from ferrule.messages import Policy, Request, documents
+from ferrule.backends.client import BackendResponse
+from ferrule.backends.pool import BackendPool
+from ferrule.messages import MessagesRequest, Policy, documents
 from ferrule.messages.count import text_of, tokenize_body
 from ferrule.routing.backend import Backend
 
@@ -34,7 +34,7 @@ DOCUMENT_TIMEOUT_S = 20.0
 ENGINE_ROUTES = {"vllm": "/tokenize", "sglang": "/tokenize", "llamacpp": "/v1/chat/completions/input_tokens"}
 
 
-class _Counted(msgspec.Struct):
+class _CountResponse(msgspec.Struct):
     """vLLM and SGLang say `count`, llama.cpp `input_tokens`."""
 
     count: int | None = None
@@ -46,22 +46,22 @@ def tokenizer(name: str) -> Tokenizer:
     return Tokenizer(name)
 
 
-class Counting:
+class TokenCounter:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, "ferrule-count", _lower_priority)
 
-    async def estimate(self, tokenizer_name: str, request: Request) -> int:
+    async def estimate(self, tokenizer_name: str, request: MessagesRequest) -> int:
         """Tokens by the gateway's own tokenizer: system, tools and messages."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, _count, tokenizer_name, request)
 
-    async def ask_engine(self, fleet: Fleet, request: Request, policy: Policy, key: bytes | None) -> int | None:
+    async def ask_engine(self, pool: BackendPool, request: MessagesRequest, policy: Policy, key: bytes | None) -> int | None:
         """The engine's own count; None when it has none to give. It neither waits in the queue nor takes a slot."""
         route = ENGINE_ROUTES.get(policy.engine.tokenize_route or "")
-        backend = _backend_for(fleet, key)
+        backend = _backend_for(pool, key)
         if route is None or backend is None:
             return None
-        answer = await fleet.asking(backend).post(route, tokenize_body(request, policy), ENGINE_TIMEOUT_S)
-        tokens = counted(answer)
+        answer = await pool.client(backend).post(route, tokenize_body(request, policy), ENGINE_TIMEOUT_S)
+        tokens = parse_token_count(answer)
         if tokens is None:
             log.info("backend %s did not count tokens (status %d); estimating", backend.name, answer.status)
         return tokens
@@ -80,10 +80,10 @@ class Counting:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def counted(answer: Answer) -> int | None:
+def parse_token_count(answer: BackendResponse) -> int | None:
     """Tokens, out of what an engine's counting route answered."""
     try:
-        said = msgspec.json.decode(answer.found or b"", type=_Counted)
+        said = msgspec.json.decode(answer.body_if_ok or b"", type=_CountResponse)
     except msgspec.MsgspecError:
         return None
     return said.count if said.count is not None else said.input_tokens
@@ -93,13 +93,13 @@ def _lower_priority() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), THREAD_NICENESS)
 
 
-def _count(name: str, request: Request) -> int:
+def _count(name: str, request: MessagesRequest) -> int:
     return tokenizer(name).count(text_of(request))
 
 
-def _backend_for(fleet: Fleet, key: bytes | None) -> Backend | None:
+def _backend_for(pool: BackendPool, key: bytes | None) -> Backend | None:
     """Where the session's messages go, busy or not."""
-    choice = fleet.pool.choose(key, frozenset(), monotonic())
+    choice = pool.balancer.choose(key, frozenset(), monotonic())
     if choice is not None:
         return choice.backend
-    return next((backend for backend in fleet.pool.backends if backend.is_usable), None)
+    return next((backend for backend in pool.balancer.backends if backend.is_usable), None)

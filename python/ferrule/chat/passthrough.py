@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import msgspec
 
-from ferrule.errors import Failure, InvalidRequest, no_json
-from ferrule.messages.diagnostics import Losses
-from ferrule.messages.json_text import EMPTY, joined, quoted
+from ferrule.errors import Failure, InvalidRequest, invalid_json
+from ferrule.messages.diagnostics import Diagnostics
+from ferrule.messages.json_text import EMPTY, join, quote
 from ferrule.messages.policy import Policy
 from ferrule.messages.session import HEADER, digest, opening_key, session_in
 
@@ -63,8 +63,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     user: str | None
 
 
-class Rebuilt(msgspec.Struct, frozen=True):
-    """The body for the backend, and what the relay must know."""
+class ChatTranslation(msgspec.Struct, frozen=True):
+    """The body for the backend, and what the connection must know."""
 
     body: bytes
     stream: bool
@@ -73,7 +73,7 @@ class Rebuilt(msgspec.Struct, frozen=True):
     """The stream's usage chunk was asked for by the gateway alone."""
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Completion(msgspec.Struct, frozen=True):
     """A whole completion under the name the client knows; `usage` in tokens: input without what was cached, cached, output."""
 
     body: bytes
@@ -115,11 +115,11 @@ def decode(body: bytes) -> ChatRequest:
     except RecursionError:
         raise InvalidRequest("", "The request body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise no_json(body, error) from None
-    losses = Losses()
+        raise invalid_json(body, error) from None
+    diagnostics = Diagnostics()
     for name in given:
         if name not in _ALLOWED:
-            losses.drop(name)
+            diagnostics.drop(name)
     members = {name: raw for name, raw in given.items() if name in _ALLOWED}
     model = _string(members, "model")
     if not model:
@@ -132,14 +132,14 @@ def decode(body: bytes) -> ChatRequest:
         model=model,
         stream=_is_true(members, "stream"),
         members=members,
-        dropped=losses.dropped,
+        dropped=diagnostics.dropped,
         wants_usage=bytes(_options(members).get("include_usage", b"")) == b"true",
         max_tokens=limit if limit is not None else _integer(members, "max_tokens"),
         user=_string(members, "user"),
     )
 
 
-def rebuild(request: ChatRequest, policy: Policy) -> Rebuilt:
+def translate(request: ChatRequest, policy: Policy) -> ChatTranslation:
     """The body for the backend. Raises InvalidRequest for an effort outside the model's tiers."""
     effort = _string(request.members, "reasoning_effort")
     if effort is not None and policy.effort is not None and effort not in policy.effort:
@@ -155,10 +155,10 @@ def rebuild(request: ChatRequest, policy: Policy) -> Rebuilt:
         members["stream_options"] = msgspec.Raw(_encode({**_options(members), "include_usage": _INCLUDE_USAGE}))
     else:
         members.pop("stream_options", None)
-    return Rebuilt(_encode(members), request.stream, request.dropped, request.stream and not request.wants_usage)
+    return ChatTranslation(_encode(members), request.stream, request.dropped, request.stream and not request.wants_usage)
 
 
-def named(body: bytes, model: str) -> Reply:
+def rename_model(body: bytes, model: str) -> Completion:
     """A backend's whole reply with the client's name for the model. Raises Failure when it is none."""
     try:
         members = _members(body)
@@ -167,14 +167,14 @@ def named(body: bytes, model: str) -> Reply:
         raise Failure(502, "The backend answered with something that is no chat completion.") from None
     members["model"] = msgspec.Raw(_encode(model))
     prompt, cached = usage.prompt_tokens or 0, (usage.prompt_tokens_details or _Cached()).cached_tokens or 0
-    return Reply(_encode(members), (max(0, prompt - cached), cached, usage.completion_tokens or 0))
+    return Completion(_encode(members), (max(0, prompt - cached), cached, usage.completion_tokens or 0))
 
 
 def session_key(headers: Mapping[str, str], request: ChatRequest, tenant: str) -> bytes | None:
     """As for the Messages API, with `user` in the place of `metadata.user_id`: one session has one key on both surfaces."""
-    named = (headers.get(HEADER) or "").strip() or (session_in(request.user) if request.user else "")
-    if named:
-        return digest(tenant, "session", named.encode("utf-8", "surrogateescape"))
+    rename_model = (headers.get(HEADER) or "").strip() or (session_in(request.user) if request.user else "")
+    if rename_model:
+        return digest(tenant, "session", rename_model.encode("utf-8", "surrogateescape"))
     return _opening_key(request, tenant)
 
 
@@ -193,14 +193,14 @@ def _opening_key(request: ChatRequest, tenant: str) -> bytes | None:
         if message.role in ("system", "developer"):
             system.append(_text_of(message.content))
     system = [text for text in system if text]
-    return opening_key(tenant, joined(system) if system else b"", user)
+    return opening_key(tenant, join(system) if system else b"", user)
 
 
 def _text_of(content: str | list[_Part] | None) -> bytes:
     if isinstance(content, list):
         texts = [literal for literal in (bytes(part.text) for part in content) if literal not in (_NULL, EMPTY)]
-        return joined(texts) if texts else b""
-    return quoted(content) if content else b""
+        return join(texts) if texts else b""
+    return quote(content) if content else b""
 
 
 def _string(members: Mapping[str, msgspec.Raw], name: str) -> str | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 
 from ferrule.check.admission import read_keys, store_trouble, unused_keys
-from ferrule.check.problems import problems
-from ferrule.check.report import report
-from ferrule.check.survey import inquire
+from ferrule.check.problems import find_problems
+from ferrule.check.report import render
+from ferrule.check.survey import run_survey
 from ferrule.config import Config
 
 
@@ -18,13 +18,13 @@ async def run(config: Config, *, probes: bool = False) -> int:
     """Prints problems and warnings on standard error and then the report on standard output. Returns the exit status; warnings leave it
     at 0. Raises ConfigError."""
     tenants, found = read_keys(config)
-    inquiry = await inquire(config, probes=probes, progress=_progress)
-    found += [*await store_trouble(config), *problems(config, inquiry)]
+    survey = await run_survey(config, probes=probes, progress=_progress)
+    found += [*await store_trouble(config), *find_problems(config, survey)]
     for problem in found:
         print(f"ferrule check: {problem}", file=sys.stderr)
-    for warning in [] if tenants is None else unused_keys(config, tenants, inquiry.catalog):
+    for warning in [] if tenants is None else unused_keys(config, tenants, survey.catalog):
         print(f"ferrule check: warning: {warning}", file=sys.stderr)
-    print(report(config, inquiry))
+    print(render(config, survey))
     return 1 if found else 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ferrule.admission.keys import KeyRing, Tenant
 from ferrule.catalog import Catalog
-from ferrule.config import Config, ConfigError, Problem, matches, redacted
+from ferrule.config import Config, ConfigError, Problem, matches, redact
 
 STORE_TIMEOUT_S = 2.0
 
@@ -50,7 +50,7 @@ async def store_trouble(config: Config) -> list[Problem]:
     try:
         await client.ping()
     except (RedisError, OSError) as trouble:
-        return [Problem("limits.store", f"{redacted(url)} is not reachable: {str(trouble) or type(trouble).__name__}")]
+        return [Problem("limits.store", f"{redact(url)} is not reachable: {str(trouble) or type(trouble).__name__}")]
     finally:
         await client.aclose()
     return []

@@ -1,4 +1,4 @@
-"""The text that `ferrule check` prints: a table of backends, what the proxy does for each model, and the knobs in force. Pure."""
+"""The text that `ferrule check` prints: a table of backends, what the proxy does for each model, and the dialect in force. Pure."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ferrule.catalog import Served
-from ferrule.check.survey import Ability, Asked, Inquiry
-from ferrule.config import Config, Model
-from ferrule.dialects import DIALECTS, Knobs
+from ferrule.catalog import ServedModel
+from ferrule.check.survey import BackendReport, Capabilities, Survey
+from ferrule.config import Config, ModelConfig
+from ferrule.dialects import DIALECTS, Dialect
 from ferrule.engines import Profile
 
 COLUMNS = ("backend", "address", "state", "engine", "model", "context window", "tokenizer", "usage", "reasoning", "thinking budget")
 NOT_TRIED = "? (--probe)"
 
 
-def report(config: Config, inquiry: Inquiry) -> str:
-    rows = [COLUMNS, *(row for asked in inquiry.asked for row in _rows(asked, inquiry))]
-    served = inquiry.catalog.all()
-    told = [_told(one, config, inquiry) for one in served]
-    return "\n".join([*_aligned(rows), "", *(line for block in told for line in (*block, "")), *_knobs(served, config)])
+def render(config: Config, survey: Survey) -> str:
+    rows = [COLUMNS, *(row for report in survey.report for row in _rows(report, survey))]
+    served = survey.catalog.all()
+    blocks = [_describe_models(one, config, survey) for one in served]
+    return "\n".join([*_align(rows), "", *(line for block in blocks for line in (*block, "")), *_list_overrides(served, config)])
 
 
 # Backends
 
 
-def _rows(asked: Asked, inquiry: Inquiry) -> Iterator[tuple[str, ...]]:
-    state = "down" if asked.trouble else "up"
-    if asked.description is None:
-        yield (asked.name, asked.url, state, *["-"] * (len(COLUMNS) - 3))
+def _rows(report: BackendReport, survey: Survey) -> Iterator[tuple[str, ...]]:
+    state = "down" if report.trouble else "up"
+    if report.description is None:
+        yield (report.name, report.url, state, *["-"] * (len(COLUMNS) - 3))
         return
-    profile = asked.description.offer.profile
-    first = (asked.name, asked.url, state, _engine(asked, profile))
-    models = [served for served in inquiry.catalog.all() if served.id in asked.abilities]
+    profile = report.description.discovered.profile
+    first = (report.name, report.url, state, _engine(report, profile))
+    models = [served for served in survey.catalog.all() if served.id in report.abilities]
     for served in models:
-        ability = asked.abilities[served.id]
+        ability = report.abilities[served.id]
         yield (*first, served.id, str(ability.window or "?"), *_abilities(served, ability))
     if not models:
         yield (*first, *["-"] * (len(COLUMNS) - len(first)))
@@ -46,16 +46,16 @@ class _Version(msgspec.Struct):
     build_info: str = ""
 
 
-def _engine(asked: Asked, profile: Profile) -> str:
-    assert asked.description is not None
+def _engine(report: BackendReport, profile: Profile) -> str:
+    assert report.description is not None
     try:
-        said = msgspec.json.decode(asked.description.version or asked.description.props or b"{}", type=_Version)
+        said = msgspec.json.decode(report.description.version or report.description.props or b"{}", type=_Version)
     except msgspec.MsgspecError:
         said = _Version()
     return f"{profile.name.removesuffix('_old')} {said.version or said.build_info}".strip()
 
 
-def _abilities(served: Served, ability: Ability) -> tuple[str, str, str, str]:
+def _abilities(served: ServedModel, ability: Capabilities) -> tuple[str, str, str, str]:
     counts = served.tokenizer if ability.counted_tokens is None else f"its own, else {served.tokenizer}"
     if ability.has_usage is None:
         usage = NOT_TRIED
@@ -66,7 +66,7 @@ def _abilities(served: Served, ability: Ability) -> tuple[str, str, str, str]:
     return counts, usage, reasoning, _budget(served.policy.engine, ability)
 
 
-def _budget(engine: Profile, ability: Ability) -> str:
+def _budget(engine: Profile, ability: Capabilities) -> str:
     if engine.budget_field is None:
         return "none"
     if ability.budget_refusal is None:
@@ -77,39 +77,42 @@ def _budget(engine: Profile, ability: Ability) -> str:
 # What the proxy does
 
 
-def _told(served: Served, config: Config, inquiry: Inquiry) -> Iterator[str]:
+def _describe_models(served: ServedModel, config: Config, survey: Survey) -> Iterator[str]:
     policy = served.policy
-    model = next((model for model in config.models if model.id == served.id), Model(id=served.id))
+    model = next((model for model in config.models if model.id == served.id), ModelConfig(id=served.id))
     aliases = f" (also {', '.join(model.aliases)})" if model.aliases else ""
     window = policy.context_window
     yield f"{served.id}{aliases}"
-    members = len(inquiry.of(served.pool))
+    members = len(survey.of(served.pool))
     rows = [
         ("goes to", f"pool {served.pool} ({members} backend{'' if members == 1 else 's'}) as {policy.upstream}"),
         (
             "context window",
             f"{window} tokens{'' if model.context_window else ', as the backends say'}" if window else "not known, so not held",
         ),
-        ("count_tokens", _counting(served, inquiry)),
+        ("count_tokens", _counting(served, survey)),
         ("earlier reasoning", f"sent as {policy.engine.reasoning_history_field}"),
         ("thinking budget", _keeper(served)),
-        ("effort", f"{', '.join(policy.effort)}; others: {policy.knobs.effort}" if policy.effort else "not verified, forwarded unchecked"),
-        ("images", "passed on" if policy.images else f"not taken (media: {policy.knobs.media})"),
+        (
+            "effort",
+            f"{', '.join(policy.effort)}; others: {policy.dialect.effort}" if policy.effort else "not verified, forwarded unchecked",
+        ),
+        ("images", "passed on" if policy.images else f"not taken (media: {policy.dialect.media})"),
     ]
-    for line in _aligned(rows):
+    for line in _align(rows):
         yield f"  {line}"
 
 
-def _counting(served: Served, inquiry: Inquiry) -> str:
-    if served.policy.knobs.count_tokens == "absent":
+def _counting(served: ServedModel, survey: Survey) -> str:
+    if served.policy.dialect.count_tokens == "absent":
         return "not offered in this dialect"
-    abilities = [asked.abilities[served.id] for asked in inquiry.of(served.pool) if served.id in asked.abilities]
-    if served.policy.knobs.count_tokens == "engine" and any(ability.counted_tokens is not None for ability in abilities):
+    abilities = [report.abilities[served.id] for report in survey.of(served.pool) if served.id in report.abilities]
+    if served.policy.dialect.count_tokens == "engine" and any(ability.counted_tokens is not None for ability in abilities):
         return f"the engine's own count, else {served.tokenizer}"
     return f"estimated with {served.tokenizer}"
 
 
-def _keeper(served: Served) -> str:
+def _keeper(served: ServedModel) -> str:
     engine = served.policy.engine
     match served.policy.budget_keeper:
         case "engine":
@@ -123,21 +126,21 @@ def _keeper(served: Served) -> str:
 # Knobs
 
 
-def _knobs(served: Sequence[Served], config: Config) -> Iterator[str]:
+def _list_overrides(served: Sequence[ServedModel], config: Config) -> Iterator[str]:
     """Models that are alike stand together; what differs from the dialect is marked."""
-    groups: dict[Knobs, list[str]] = {}
+    groups: dict[Dialect, list[str]] = {}
     for one in served:
-        groups.setdefault(one.policy.knobs, []).append(one.id)
+        groups.setdefault(one.policy.dialect, []).append(one.id)
     plain = DIALECTS[config.dialect]
-    for knobs, names in (groups or {plain: ["every model"]}).items():
-        yield f"knobs in force for {', '.join(names)} (dialect {config.dialect}; *: changed by the model)"
-        fields = [field.name for field in msgspec.structs.fields(Knobs) if field.name != "name"]
-        rows = [("*" if getattr(knobs, name) != getattr(plain, name) else " ", name, _shown(getattr(knobs, name))) for name in fields]
-        for line in _aligned(rows):
+    for dialect, names in (groups or {plain: ["every model"]}).items():
+        yield f"dialect in force for {', '.join(names)} (dialect {config.dialect}; *: changed by the model)"
+        fields = [field.name for field in msgspec.structs.fields(Dialect) if field.name != "name"]
+        rows = [("*" if getattr(dialect, name) != getattr(plain, name) else " ", name, _format(getattr(dialect, name))) for name in fields]
+        for line in _align(rows):
             yield f" {line}"
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     match value:
         case None:
             return "-"
@@ -148,7 +151,7 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

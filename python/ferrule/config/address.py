@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
-from ferrule.config.secret import Secret, redacted
+from ferrule.config.secret import Secret, redact
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -67,7 +67,7 @@ def parse_backend_url(value: object) -> BackendUrl:
     if not isinstance(value, str):
         raise ValueError("expected a URL such as http://10.0.0.11:8000")
     text = value.strip()
-    shown = redacted(text)
+    shown = redact(text)
     try:
         parts = urlsplit(text)
         port = parts.port

@@ -14,7 +14,7 @@ from ferrule.config.document import parse_document, read_document
 from ferrule.config.problems import ConfigError, Problem, UsageError
 from ferrule.config.rules import check
 from ferrule.config.secret import Secret
-from ferrule.config.settings import NO_FLAGS, Auth, Config, Flags, Model
+from ferrule.config.settings import NO_FLAGS, AuthConfig, Config, Flags, ModelConfig
 from ferrule.config.shape import Shape
 
 DEFAULT_POOL = "default"
@@ -49,33 +49,37 @@ def _finish(document: object, flags: Flags, environment: Mapping[str, str] | Non
     source = str(place) if place else ""
     if document is not None and not isinstance(document, dict):
         raise ConfigError([Problem("", "expected a mapping of settings")], source)
-    settings = {**(document or {}), **_given(flags)}
+    settings = {**(document or {}), **_flag_values(flags)}
     shape = Shape(os.environ if environment is None else environment, _parsers())
-    settings = _entries_spelled_out(settings)
+    settings = _normalize_sections(settings)
     config = shape.section(Config, settings, "")
     if config is None:
         raise _error(shape.problems, flags, source)
     config = _resolve_paths(config, place.resolve().parent if place else Path.cwd())
     problems = check(config) + _missing_files(config)
     if problems:
-        told = [_as_typed(problem, flags) for problem in problems]
-        raise ConfigError(told, source) if place else UsageError(told)
+        problems_named = [_name_flag(problem, flags) for problem in problems]
+        raise ConfigError(problems_named, source) if place else UsageError(problems_named)
     return _fill_models(config)
 
 
-def _given(flags: Flags) -> dict[str, object]:
+def _flag_values(flags: Flags) -> dict[str, object]:
     names = ("listen", "admin", "workers", "dialect")
     return {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
 
 
 def _error(problems: Sequence[Problem], flags: Flags, source: str) -> ConfigError:
-    told = [_as_typed(problem, flags) for problem in problems]
-    return UsageError(told) if all(problem.path.startswith("--") for problem in told) else ConfigError(told, source)
+    problems_named = [_name_flag(problem, flags) for problem in problems]
+    return (
+        UsageError(problems_named)
+        if all(problem.path.startswith("--") for problem in problems_named)
+        else ConfigError(problems_named, source)
+    )
 
 
-def _as_typed(problem: Problem, flags: Flags) -> Problem:
+def _name_flag(problem: Problem, flags: Flags) -> Problem:
     """A problem of a flag names the flag."""
-    if problem.path in _given(flags):
+    if problem.path in _flag_values(flags):
         return Problem(f"--{problem.path}", problem.message)
     if flags.backends and problem.path.startswith(f"pools.{DEFAULT_POOL}.backends."):
         return Problem("--backend", problem.message)
@@ -92,29 +96,29 @@ def _parse_secret(value: object) -> Secret:
     return Secret(value)
 
 
-def _entries_spelled_out(settings: dict[str, object]) -> dict[str, object]:
+def _normalize_sections(settings: dict[str, object]) -> dict[str, object]:
     """A backend written as a URL is one of weight 1."""
     pools = settings.get("pools")
     if not isinstance(pools, dict):
         return settings
-    return {**settings, "pools": {name: _pool_spelled_out(pool) for name, pool in pools.items()}}
+    return {**settings, "pools": {name: _normalize_pool(pool) for name, pool in pools.items()}}
 
 
-def _pool_spelled_out(pool: object) -> object:
+def _normalize_pool(pool: object) -> object:
     if not isinstance(pool, dict) or not isinstance(pool.get("backends"), list):
         return pool
     return {**pool, "backends": [entry if isinstance(entry, dict) else {"url": entry} for entry in pool["backends"]]}
 
 
 def _resolve_paths(config: Config, folder: Path) -> Config:
-    auth: Auth = config.auth
+    auth: AuthConfig = config.auth
     if auth.keys_file is not None:
         auth = msgspec.structs.replace(auth, keys_file=str(folder / auth.keys_file))
     models = tuple(_with_tokenizer_path(model, folder) for model in config.models)
     return msgspec.structs.replace(config, auth=auth, models=models)
 
 
-def _with_tokenizer_path(model: Model, folder: Path) -> Model:
+def _with_tokenizer_path(model: ModelConfig, folder: Path) -> ModelConfig:
     if not model.tokenizer.endswith(".json"):
         return model
     return msgspec.structs.replace(model, tokenizer=str(folder / model.tokenizer))

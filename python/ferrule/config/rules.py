@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from ferrule.config.problems import Problem
-from ferrule.config.settings import Config, Model, Pool
+from ferrule.config.settings import Config, ModelConfig, PoolConfig
 from ferrule.config.shape import Shape
-from ferrule.dialects import Knobs
+from ferrule.dialects import Dialect
 
 _POOL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HEALTH_PATH = re.compile(r"/[!-~]*")
@@ -49,7 +49,7 @@ def _pools(config: Config) -> Iterator[Problem]:
             yield Problem(f"{path}.health.timeout_s", f"expected at most interval_s ({pool.health.interval_s:g})")
 
 
-def _sources(pool: Pool, path: str) -> Iterator[Problem]:
+def _sources(pool: PoolConfig, path: str) -> Iterator[Problem]:
     if pool.discover is None:
         if not pool.backends:
             yield Problem(path, "expected backends or discover")
@@ -62,7 +62,7 @@ def _sources(pool: Pool, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.discover.dns", "expected HOST:PORT with the backends' port")
 
 
-def _backends(pool: Pool, path: str) -> Iterator[Problem]:
+def _backends(pool: PoolConfig, path: str) -> Iterator[Problem]:
     first: dict[str, int] = {}
     for index, backend in enumerate(pool.backends):
         url = backend.url.url
@@ -91,16 +91,16 @@ def _models(config: Config) -> Iterator[Problem]:
         yield from _policy(config, model, path)
 
 
-def _policy(config: Config, model: Model, path: str) -> Iterator[Problem]:
+def _policy(config: Config, model: ModelConfig, path: str) -> Iterator[Problem]:
     if model.tokenizer not in _TOKENIZERS and not model.tokenizer.endswith(".json"):
         yield Problem(f"{path}.tokenizer", f"expected {', '.join(_TOKENIZERS)} or the path of a tokenizer.json")
     if model.thinking_budget == "edge" and not model.can_continue:
         yield Problem(f"{path}.thinking_budget", "expected refuse or engine, since can_continue is false")
     if "name" in model.dialect:
-        yield Problem(f"{path}.dialect.name", "expected single knobs; which dialect they change is said by `dialect` at the top")
-    knobs = Shape(environment={}, parsers={})
-    knobs.section(Knobs, {**model.dialect, "name": config.dialect}, f"{path}.dialect")
-    yield from knobs.problems
+        yield Problem(f"{path}.dialect.name", "expected single dialect; which dialect they change is said by `dialect` at the top")
+    dialect = Shape(environment={}, parsers={})
+    dialect.section(Dialect, {**model.dialect, "name": config.dialect}, f"{path}.dialect")
+    yield from dialect.problems
 
 
 def _limits(config: Config) -> Iterator[Problem]:

@@ -23,7 +23,7 @@ class Secret(msgspec.Struct, frozen=True):
         return "***"
 
 
-def redacted(url: str) -> str:
+def redact(url: str) -> str:
     """The URL with user and password replaced by stars; text that is no URL loses everything before its last `@`."""
     if "@" not in url:
         return url

@@ -25,40 +25,40 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pass
 
 
-class Auth(_Section, frozen=True):
+class AuthConfig(_Section, frozen=True):
     keys_file: Text | None = None
     """After loading: an absolute path. None: the proxy is open, and then listens on loopback only."""
     allow_anonymous: bool = False
 
 
-class Backend(_Section, frozen=True):
+class BackendConfig(_Section, frozen=True):
     """Written as a URL or as {url, weight}."""
 
     url: BackendUrl
     weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
 
 
-class KubernetesService(_Section, frozen=True):
+class KubernetesConfig(_Section, frozen=True):
     service: Text
     port: Annotated[int, Meta(ge=1, le=65535)] | Text
     """What the pods listen on, or the name of a port of the service."""
     namespace: Text = "default"
 
 
-class Discover(_Section, frozen=True):
+class DiscoverConfig(_Section, frozen=True):
     """Exactly one of `dns` and `kubernetes`. `interval_s` is how often DNS is asked."""
 
     dns: Address | None = None
     interval_s: Seconds = 5.0
-    kubernetes: KubernetesService | None = None
+    kubernetes: KubernetesConfig | None = None
 
 
-class Queue(_Section, frozen=True):
+class QueueConfig(_Section, frozen=True):
     size: Annotated[int, Meta(ge=0, le=100_000)] = 256
     timeout_s: Seconds = 30.0
 
 
-class Health(_Section, frozen=True):
+class HealthConfig(_Section, frozen=True):
     path: Text = "/health"
     interval_s: Seconds = 5.0
     timeout_s: Seconds = 2.0
@@ -66,7 +66,7 @@ class Health(_Section, frozen=True):
     rise: Count = 2
 
 
-class Timeouts(_Section, frozen=True):
+class TimeoutsConfig(_Section, frozen=True):
     """`first_event_s` and `idle_s` hold for streams; a whole reply has `total_s` alone."""
 
     connect_s: Seconds = 2.0
@@ -75,18 +75,18 @@ class Timeouts(_Section, frozen=True):
     total_s: Seconds = 3600.0
 
 
-class Pool(_Section, frozen=True):
+class PoolConfig(_Section, frozen=True):
     """Either `backends` or `discover`."""
 
-    backends: tuple[Backend, ...] = ()
-    discover: Discover | None = None
+    backends: tuple[BackendConfig, ...] = ()
+    discover: DiscoverConfig | None = None
     api_key: Secret | None = None
     engine: Literal["vllm", "sglang", "llamacpp", "auto"] = "auto"
     slots: Count = 64
     max_inflight: Count = 128
-    queue: Queue = Queue()
-    health: Health = Health()
-    timeouts: Timeouts = Timeouts()
+    queue: QueueConfig = QueueConfig()
+    health: HealthConfig = HealthConfig()
+    timeouts: TimeoutsConfig = TimeoutsConfig()
     retries: Annotated[int, Meta(ge=0, le=10)] = 2
     split_think: bool = False
     """The engine leaves `<think>…</think>` inside the text: take it out."""
@@ -94,7 +94,7 @@ class Pool(_Section, frozen=True):
     """The chat template takes a system message only at the start: later ones become user text."""
 
 
-class Model(_Section, frozen=True):
+class ModelConfig(_Section, frozen=True):
     id: Text
     pool: str = ""
     """After loading never empty: the only pool there is unless given."""
@@ -113,16 +113,16 @@ class Model(_Section, frozen=True):
     tokenizer: Text = "o200k_base"
     """o200k_base, cl100k_base, or (after loading) the absolute path of a tokenizer.json."""
     dialect: dict[str, object] = msgspec.field(default_factory=dict)
-    """Single knobs that differ from the dialect's."""
+    """Single dialect that differ from the dialect's."""
 
 
-class Limits(_Section, frozen=True):
+class LimitsConfig(_Section, frozen=True):
     store: Secret = Secret("memory")
     """`memory` or a redis URL, which may hold a password."""
     on_store_failure: Literal["allow", "deny"] = "allow"
 
 
-class Edge(_Section, frozen=True):
+class EdgeConfig(_Section, frozen=True):
     """What clients may take of one worker, and how long they may keep it waiting."""
 
     max_connections: Count = 10_000
@@ -144,12 +144,12 @@ class Config(_Section, frozen=True):
     ping_after_s: Seconds = 10.0
     drain_grace_s: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
     media_hosts: tuple[Text, ...] = ()
-    auth: Auth = Auth()
-    pools: dict[str, Pool] = msgspec.field(default_factory=dict)
-    models: tuple[Model, ...] = ()
+    auth: AuthConfig = AuthConfig()
+    pools: dict[str, PoolConfig] = msgspec.field(default_factory=dict)
+    models: tuple[ModelConfig, ...] = ()
     """Empty: what the backends list, with default policy."""
-    limits: Limits = Limits()
-    edge: Edge = Edge()
+    limits: LimitsConfig = LimitsConfig()
+    edge: EdgeConfig = EdgeConfig()
 
 
 class Flags(_Section, frozen=True):
@@ -165,7 +165,7 @@ class Flags(_Section, frozen=True):
 NO_FLAGS = Flags()
 
 
-def find_model(models: Sequence[Model], name: str) -> Model | None:
+def find_model(models: Sequence[ModelConfig], name: str) -> ModelConfig | None:
     """The model a client means: by id, then by alias in the order of the file. A `[1m]` suffix is no part of the name."""
     name = name.removesuffix("[1m]")
     for model in models:

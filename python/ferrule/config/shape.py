@@ -118,7 +118,7 @@ class Shape:
         return value
 
     def _expand_text(self, text: str, path: str) -> object:
-        pieces: list[str] = []
+        parts: list[str] = []
         end = 0
         for found in _VARIABLE.finditer(text):
             name = found.group(1)
@@ -126,9 +126,9 @@ class Shape:
                 return self._problem(path, f"expected ${{NAME}} with the name of an environment variable, got ${{{name}}}", _MISSING)
             if name not in self._environment:
                 return self._problem(path, f"environment variable {name} is not set", _MISSING)
-            pieces += [text[end : found.start()], self._environment[name]]
+            parts += [text[end : found.start()], self._environment[name]]
             end = found.end()
-        return "".join(pieces) + text[end:]
+        return "".join(parts) + text[end:]
 
     def _refuse_unknown(self, known: list[str], value: Mapping[object, object], path: str) -> None:
         for name in value:

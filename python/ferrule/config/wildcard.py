@@ -9,10 +9,10 @@ from functools import lru_cache
 def matches(pattern: str, name: str) -> bool:
     if pattern in ("*", name):
         return True
-    return "*" in pattern and _compiled(pattern).fullmatch(name) is not None
+    return "*" in pattern and _compile(pattern).fullmatch(name) is not None
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    pieces = [re.escape(piece) for piece in re.split(r"\*+", pattern)]
-    return re.compile(".*".join(pieces), re.DOTALL)
+def _compile(pattern: str) -> re.Pattern[str]:
+    literals = [re.escape(literal) for literal in re.split(r"\*+", pattern)]
+    return re.compile(".*".join(literals), re.DOTALL)

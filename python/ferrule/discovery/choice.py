@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ferrule.config import ConfigError, Pool, Problem
+from ferrule.config import ConfigError, PoolConfig, Problem
 from ferrule.discovery.dns import DnsName
 from ferrule.discovery.kubernetes import KubernetesService, Service, in_cluster
 from ferrule.discovery.static import StaticList
@@ -12,7 +12,7 @@ from ferrule.discovery.watcher import Watcher
 from ferrule.routing.backend import BackendSpec
 
 
-def watcher_for(pool: str, settings: Pool) -> Watcher:
+def watcher_for(pool: str, settings: PoolConfig) -> Watcher:
     """Raises ConfigError where a cluster is to be asked and this is no pod of one."""
     found = settings.discover
     if found is None:

@@ -127,8 +127,8 @@ class KubernetesService:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
         async with session.get(self._url(), params=self._selector(), timeout=timeout, raise_for_status=True) as answer:
             body = bytearray()
-            async for piece in answer.content.iter_any():
-                body += piece
+            async for chunk in answer.content.iter_any():
+                body += chunk
                 if len(body) > MAX_LIST_BYTES:
                     raise ValueError("the list of endpoint slices is too long")
         return Held.of(msgspec.json.decode(body, type=SliceList))
@@ -157,8 +157,8 @@ class KubernetesService:
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Whole lines. aiohttp's own line reader refuses those over 64 kB, and a slice of a hundred pods is longer."""
     rest = bytearray()
-    async for piece in stream.iter_any():
-        rest += piece
+    async for chunk in stream.iter_any():
+        rest += chunk
         *lines, tail = rest.split(b"\n")
         rest = tail
         if len(rest) > MAX_LINE_BYTES:

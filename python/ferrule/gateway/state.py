@@ -6,29 +6,29 @@ import msgspec
 
 from ferrule.admission.keys import KeyRing
 from ferrule.admission.limits import Limiter
-from ferrule.backends.pool import Fleet
-from ferrule.backends.token_counter import Counting
+from ferrule.backends.pool import BackendPool
+from ferrule.backends.token_counter import TokenCounter
 from ferrule.catalog import Catalog
 from ferrule.config import Config
 from ferrule.telemetry.metrics import Metrics
-from ferrule.telemetry.recorder import Ledger
+from ferrule.telemetry.recorder import RequestRecorder
 from ferrule.telemetry.tracing import Tracing
 
 
-class Parts(msgspec.Struct):
-    """What a worker has for its requests. A reload replaces single parts; a request keeps those it began with."""
+class AppState(msgspec.Struct):
+    """What a worker has for its requests. A reload replaces single state; a request keeps those it began with."""
 
     config: Config
     catalog: Catalog
     keys: KeyRing
     limiter: Limiter
-    fleets: dict[str, Fleet]
-    counting: Counting
+    pools: dict[str, BackendPool]
+    token_counter: TokenCounter
     metrics: Metrics
-    ledger: Ledger
+    recorder: RequestRecorder
     tracing: Tracing | None = None
     is_draining: bool = False
-    turns_away: bool = False
+    rejects_new: bool = False
     """Draining, and whoever sends requests has had the time to learn of it."""
     is_overloaded: bool = False
     """By memory, as the sweep has found it."""

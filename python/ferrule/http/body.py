@@ -7,23 +7,23 @@ import zlib
 from aiohttp.streams import StreamReader
 
 from ferrule.errors import Failure
-from ferrule.http.request import Call
+from ferrule.http.request import Request
 
 CONTENT_CODINGS = ("gzip", "deflate")
 
 
-async def read(call: Call, limit_bytes: int) -> bytes:
+async def read(call: Request, limit_bytes: int) -> bytes:
     """The whole body, inflated. Raises Failure 413, 415, 400 or 408."""
     coding = call.headers.get("content-encoding")
     if coding is not None:
-        coding = _checked(coding.strip().lower())
-    raw = call.take_body() or await _awaited(call, limit_bytes)
+        coding = _parse_coding(coding.strip().lower())
+    raw = call.take_body() or await _receive(call, limit_bytes)
     if len(raw) > limit_bytes:
         raise _too_large(limit_bytes)
     return raw if coding is None else _inflate(raw, coding, limit_bytes)
 
 
-def _checked(coding: str) -> str | None:
+def _parse_coding(coding: str) -> str | None:
     if coding in ("", "identity"):
         return None
     if coding not in CONTENT_CODINGS:
@@ -31,7 +31,7 @@ def _checked(coding: str) -> str | None:
     return coding
 
 
-async def _awaited(call: Call, limit_bytes: int) -> bytes:
+async def _receive(call: Request, limit_bytes: int) -> bytes:
     """A body that is not there yet: what promises to be too large is refused before it is waited for."""
     promised = call.headers.get("content-length")
     if promised is not None and int(promised) > limit_bytes:
@@ -48,16 +48,16 @@ async def _awaited(call: Call, limit_bytes: int) -> bytes:
 
 
 async def _collect(content: StreamReader, limit_bytes: int) -> bytes:
-    pieces: list[bytes] = []
+    chunks: list[bytes] = []
     size = 0
     while True:
-        piece = await content.readany()
-        if not piece:
-            return b"".join(pieces)
-        size += len(piece)
+        chunk = await content.readany()
+        if not chunk:
+            return b"".join(chunks)
+        size += len(chunk)
         if size > limit_bytes:
             raise _too_large(limit_bytes)
-        pieces.append(piece)
+        chunks.append(chunk)
 
 
 def _inflate(raw: bytes, coding: str, limit_bytes: int) -> bytes:

@@ -18,10 +18,10 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import ERROR, RequestHandler, _ErrInfo
 
 from ferrule.errors import Failure, envelope
-from ferrule.http.request import Call
-from ferrule.http.response import Answer, Told
+from ferrule.http.request import Request
+from ferrule.http.response import Response, StreamedResponse
 
-Serve = Callable[[Call], Awaitable[Answer | Told]]
+Serve = Callable[[Request], Awaitable[Response | StreamedResponse]]
 
 LINGER_S = 1.0
 UNSENT_BYTES = 128 << 10
@@ -48,14 +48,14 @@ class Writer(Protocol):
 
 
 class Connection(RequestHandler):
-    """One client connection. `writer` is the exchange being told to it, if any."""
+    """One client connection. `writer` is the stream being told to it, if any."""
 
     __slots__ = ("_serve", "body_bytes", "body_since", "descriptor", "head_since", "idle_since", "stalled_bytes", "stalled_since", "writer")
 
     def __init__(self, manager: web.Server, serve: Serve, **settings: Any) -> None:
         super().__init__(manager, **settings)
         self._serve = serve
-        self._current_request: Call | None = None  # type: ignore[assignment]  # all that aiohttp does with it is cancel it
+        self._current_request: Request | None = None  # type: ignore[assignment]  # all that aiohttp does with it is cancel it
         self.writer: Writer | None = None
         self.descriptor: int | None = None
         self.head_since: float | None = None
@@ -124,7 +124,7 @@ class Connection(RequestHandler):
             if isinstance(message, _ErrInfo):
                 self._refuse(message)
                 break
-            call = self._current_request = Call(message, payload, self, monotonic())
+            call = self._current_request = Request(message, payload, self, monotonic())
             try:
                 keeps_alive = (await self._serve(call)).write(call)
             except ConnectionError:
@@ -155,10 +155,10 @@ class Connection(RequestHandler):
 
     def _refuse(self, error: _ErrInfo) -> None:
         """What the HTTP parser does not take."""
-        answer = Answer(error.status, envelope(Failure(error.status, "The request is not valid HTTP."), ""))
+        answer = Response(error.status, envelope(Failure(error.status, "The request is not valid HTTP."), ""))
         answer.close_after = True
         if self.transport is not None:
-            answer.write(Call(ERROR, EMPTY_PAYLOAD, self, 0.0))
+            answer.write(Request(ERROR, EMPTY_PAYLOAD, self, 0.0))
 
     def _next_message(self) -> tuple[RawRequestMessage | _ErrInfo, StreamReader]:
         message, payload = self._messages.popleft()

@@ -14,16 +14,27 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from ferrule.http.routes import route_of
 
 if TYPE_CHECKING:
-    from ferrule._core import Exchange
+    from ferrule._core import ResponseStream
     from ferrule.http.connection import Connection
 
 
-class Call:
-    """`received_at`: seconds, monotonic. `content`: the body. `exchange`: the stream that is told to the client, once there is one."""
+class Request:
+    """`received_at`: seconds, monotonic. `content`: the body. `stream`: the stream that is told to the client, once there is one."""
 
     __slots__ = (
-        "argument", "connection", "content", "exchange", "headers", "keeps_alive", "method", "methods", "raw_path", "received_at",
-        "request_id", "route", "takes_chunks",
+        "argument",
+        "connection",
+        "content",
+        "headers",
+        "keeps_alive",
+        "method",
+        "methods",
+        "raw_path",
+        "received_at",
+        "request_id",
+        "route",
+        "stream",
+        "takes_chunks",
     )  # fmt: skip
 
     def __init__(self, message: RawRequestMessage, content: StreamReader, connection: Connection, received_at: float) -> None:
@@ -36,7 +47,7 @@ class Call:
         self.route, self.methods, self.argument = route_of(message.path)
         self.received_at = received_at
         self.request_id = f"req_{getrandbits(96):024x}"
-        self.exchange: Exchange | None = None
+        self.stream: ResponseStream | None = None
         self.keeps_alive = not message.should_close
         """Whether the connection is to carry another request: the client wants it, and the process is not draining."""
         self.takes_chunks = message.version >= (1, 1)

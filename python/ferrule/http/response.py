@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from http import HTTPStatus
 
-from ferrule.http.request import Call
+from ferrule.http.request import Request
 
 Headers = Iterable[tuple[str, str]]
 
@@ -30,7 +30,7 @@ def event_stream_head(headers: Headers, *, chunked: bool, keep_alive: bool) -> b
     return f"{_EVENT_STREAM}{lines}{framing}{closing}\r\n".encode("latin-1", "replace")
 
 
-class Answer:
+class Response:
     """A whole answer. `headers` are those beside framing, type and cache."""
 
     def __init__(self, status: int, body: bytes, headers: Headers = (), content_type: str = "application/json") -> None:
@@ -41,7 +41,7 @@ class Answer:
         self.close_after = False
         """Set: the connection is not used again (draining, or a body that was not read to its end)."""
 
-    def write(self, call: Call) -> bool:
+    def write(self, call: Request) -> bool:
         """To the client; whether the connection can carry another request after it."""
         keeps = call.keeps_alive and not self.close_after
         connection = [] if keeps and call.takes_chunks else [("connection", "keep-alive" if keeps else "close")]
@@ -53,8 +53,8 @@ class Answer:
         return keeps
 
 
-class Told:
-    """An answer that the relay has written already, head and all."""
+class StreamedResponse:
+    """An answer that the connection has written already, head and all."""
 
-    def write(self, call: Call) -> bool:
+    def write(self, call: Request) -> bool:
         return call.outlives_stream

@@ -6,7 +6,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 
-def seconds_of(value: str | None, wall_now: float) -> float:
+def parse_retry_after(value: str | None, wall_now: float) -> float:
     """From the header's value (None: absent) to seconds; 0 for what cannot be read. `wall_now`: seconds since 1970."""
     text = (value or "").strip()
     if text.isascii() and text.isdigit():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import aiohttp.http_parser
 from aiohttp import web
@@ -26,7 +25,7 @@ async def _unused(request: BaseRequest) -> web.StreamResponse:
     raise NotImplementedError
 
 
-class App(web.Server):
+class Server(web.Server):
     """aiohttp's low-level server with connections of ours. `serve` answers every call and never fails."""
 
     def __init__(self, serve: Serve, deadlines: Deadlines, max_connections: int) -> None:
@@ -78,23 +77,3 @@ class App(web.Server):
         for connection in self.connections:
             if isinstance(connection, Connection):
                 connection.sweep(now, self.deadlines)
-
-
-def reserve(host: str, port: int) -> tuple[socket.socket, int]:
-    """Holds a port that workers will share, without listening on it; the socket is kept until they run. OSError when another process
-    has it, even one that would share it: the system would deal out connections between the two."""
-    _bound(host, port, is_shared=False).close()
-    held = _bound(host, port, is_shared=True)
-    return held, held.getsockname()[1]
-
-
-def _bound(host: str, port: int, *, is_shared: bool) -> socket.socket:
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(is_shared))
-        bound.bind((host, port))
-    except OSError:
-        bound.close()
-        raise
-    return bound

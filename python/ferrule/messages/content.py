@@ -12,8 +12,8 @@ import msgspec
 from ferrule.errors import InvalidRequest
 from ferrule.messages import media
 from ferrule.messages.chat_schema import ImagePart, ImageUrl, TextPart, encode
-from ferrule.messages.diagnostics import Losses
-from ferrule.messages.json_text import BLANK_LINE, EMPTY, LINE, is_given, joined, opening, quoted, string_in, wrapped
+from ferrule.messages.diagnostics import Diagnostics
+from ferrule.messages.json_text import BLANK_LINE, EMPTY, LINE, first_char, is_given, join, quote, string_in, wrap
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Block, Source, blocks_in
 
@@ -43,7 +43,7 @@ class Reader(msgspec.Struct, frozen=True, gc=False):
     """What reading a block depends on. `documents`: extracted texts by the path of their block."""
 
     policy: Policy
-    losses: Losses
+    diagnostics: Diagnostics
     documents: Mapping[str, str]
 
 
@@ -51,7 +51,7 @@ def items_of(block: Block, reader: Reader, path: str) -> list[Item]:
     """Any block but those that `turns` takes itself. Raises InvalidRequest naming the block where the policy refuses it."""
     if block.type == "text":
         return [*text_in(block, path)]
-    treat = _TREATMENTS.get(block.type)
+    treat = _CONVERTERS.get(block.type)
     if treat is not None:
         return treat(block, reader, path)
     if block.type in SERVER_HISTORY:
@@ -60,7 +60,7 @@ def items_of(block: Block, reader: Reader, path: str) -> list[Item]:
         return []
     texts = text_in(block, path)
     if not texts:
-        reader.losses.drop(block.type)
+        reader.diagnostics.drop(block.type)
     return [*texts]
 
 
@@ -78,16 +78,16 @@ def result_items(content: msgspec.Raw, reader: Reader, path: str) -> list[Item]:
     return [item for index, block in enumerate(blocks) for item in items_of(block, reader, f"{path}.{index}")]
 
 
-def told(items: Sequence[Item]) -> msgspec.Raw:
+def to_content(items: Sequence[Item]) -> msgspec.Raw:
     """One string where there are texts only, so that string and list form give the same bytes; else a list of parts."""
     texts = [item for item in items if isinstance(item, bytes)]
     if len(texts) == len(items):
-        return msgspec.Raw(joined(texts))
+        return msgspec.Raw(join(texts))
     return msgspec.Raw(encode([TextPart(msgspec.Raw(item)) if isinstance(item, bytes) else item for item in items]))
 
 
-def available(tool_name: str | None) -> bytes:
-    return quoted(f"Tool {tool_name} is now available.")
+def announce_tool(tool_name: str | None) -> bytes:
+    return quote(f"Tool {tool_name} is now available.")
 
 
 def texts_in(content: msgspec.Raw, path: str, depth: int = 0) -> list[bytes]:
@@ -102,14 +102,14 @@ def texts_in(content: msgspec.Raw, path: str, depth: int = 0) -> list[bytes]:
 
 def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
     head = strings(block.title, block.url)
-    texts = [joined(head, _COLON)] if head else []
+    texts = [join(head, _COLON)] if head else []
     texts += text_in(block, path)
     texts += strings(block.stdout, block.stderr)
-    texts += [wrapped(b"error: ", code, b"") for code in strings(block.error_code)]
+    texts += [wrap(b"error: ", code, b"") for code in strings(block.error_code)]
     if is_given(block.return_code) and bytes(block.return_code) != b"0":
-        texts.append(quoted(f"exit status {str(block.return_code, 'utf-8')}"))
+        texts.append(quote(f"exit status {str(block.return_code, 'utf-8')}"))
     references = blocks_in(block.tool_references, f"{path}.tool_references")
-    texts += [available(reference.tool_name) for reference in references if isinstance(reference, Block)]
+    texts += [announce_tool(reference.tool_name) for reference in references if isinstance(reference, Block)]
     if isinstance(block.source, Source) and block.source.type == "text":
         texts += texts_in(block.source.data, f"{path}.source.data", depth)
     return texts + texts_in(block.content, f"{path}.content", depth)
@@ -117,7 +117,7 @@ def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
 
 def strings(*members: msgspec.Raw) -> list[bytes]:
     """Those that are non-empty strings; anything else in a hint is as good as absent."""
-    return [literal for literal in (bytes(member) for member in members if opening(member) == '"') if literal != EMPTY]
+    return [literal for literal in (bytes(member) for member in members if first_char(member) == '"') if literal != EMPTY]
 
 
 # Block by block
@@ -130,8 +130,8 @@ def _image(block: Block, reader: Reader, path: str) -> list[Item]:
 
 def _document(block: Block, reader: Reader, path: str) -> list[Item]:
     source = media.source_of(block, path)
-    head = [wrapped(b"Document: ", title, b"") for title in strings(block.title)]
-    head += [wrapped(b"Context: ", context, b"") for context in strings(block.context)]
+    head = [wrap(b"Document: ", title, b"") for title in strings(block.title)]
+    head += [wrap(b"Context: ", context, b"") for context in strings(block.context)]
     if source.type == "text":
         literal = string_in(source.data, path, "source.data")
         return _under(head, [] if literal is None else [literal])
@@ -139,7 +139,7 @@ def _document(block: Block, reader: Reader, path: str) -> list[Item]:
         return _under(head, result_items(source.content, reader, f"{path}.source.content"))
     media.check_document(source, reader.policy, path)
     if path in reader.documents and media.wants_document_text(reader.policy):
-        return _under(head, [quoted(reader.documents[path])])
+        return _under(head, [quote(reader.documents[path])])
     return [media.note("document")]
 
 
@@ -148,33 +148,33 @@ def _under(head: list[bytes], items: list[Item]) -> list[Item]:
     texts = [item for item in items if isinstance(item, bytes)]
     if len(texts) < len(items):
         return [*head, *items]
-    return [joined([*head, *texts])] if head or texts else []
+    return [join([*head, *texts])] if head or texts else []
 
 
 def _search_result(block: Block, reader: Reader, path: str) -> list[Item]:
-    if reader.policy.knobs.search_results == "refuse":
+    if reader.policy.dialect.search_results == "refuse":
         raise InvalidRequest(path, "search_result blocks are not supported; send their text in text blocks")
-    head = [wrapped(b"Search result: ", title, b"") for title in strings(block.title)]
+    head = [wrap(b"Search result: ", title, b"") for title in strings(block.title)]
     if isinstance(block.source, str):
-        head.append(quoted(f"Source: {block.source}"))
-    texts = [*([joined(head, LINE)] if head else []), *texts_in(block.content, f"{path}.content")]
-    return [joined(texts, BLANK_LINE)] if texts else []
+        head.append(quote(f"Source: {block.source}"))
+    texts = [*([join(head, LINE)] if head else []), *texts_in(block.content, f"{path}.content")]
+    return [join(texts, BLANK_LINE)] if texts else []
 
 
 def _tool_reference(block: Block, reader: Reader, path: str) -> list[Item]:
-    return [available(block.tool_name)]
+    return [announce_tool(block.tool_name)]
 
 
 def _upload(block: Block, reader: Reader, path: str) -> list[Item]:
-    reader.losses.drop(block.type)
-    return [quoted("[uploaded file omitted: there are no stored files here]")]
+    reader.diagnostics.drop(block.type)
+    return [quote("[uploaded file omitted: there are no stored files here]")]
 
 
 def _compaction(block: Block, reader: Reader, path: str) -> list[Item]:
     return list(texts_in(block.content, f"{path}.content"))
 
 
-_TREATMENTS: Mapping[str, Callable[[Block, Reader, str], list[Item]]] = {
+_CONVERTERS: Mapping[str, Callable[[Block, Reader, str], list[Item]]] = {
     "image": _image,
     "document": _document,
     "search_result": _search_result,
@@ -185,14 +185,14 @@ _TREATMENTS: Mapping[str, Callable[[Block, Reader, str], list[Item]]] = {
 
 
 def _server_history(block: Block, reader: Reader, path: str) -> list[Item]:
-    """What Anthropic's servers once did in this conversation, told as text where the knob says that nothing is lost in silence."""
-    reader.losses.drop(block.type)
-    if reader.policy.knobs.server_tools == "drop":
+    """What Anthropic's servers once did in this conversation, told as text where the setting says that nothing is lost in silence."""
+    reader.diagnostics.drop(block.type)
+    if reader.policy.dialect.server_tools == "drop":
         return []
-    reader.losses.warn(block.type, "part of a server tool's history")
-    if reader.policy.knobs.server_tools == "warn":
+    reader.diagnostics.warn(block.type, "part of a server tool's history")
+    if reader.policy.dialect.server_tools == "warn":
         return []
     if block.type == "server_tool_use":
-        return [quoted(f"[{block.name}: {bytes(block.input).decode()}]")]
-    head = quoted(f"[{block.type.removesuffix('_tool_result')} result]")
-    return [joined([head, *texts_in(block.content, f"{path}.content")], LINE)]
+        return [quote(f"[{block.name}: {bytes(block.input).decode()}]")]
+    head = quote(f"[{block.type.removesuffix('_tool_result')} result]")
+    return [join([head, *texts_in(block.content, f"{path}.content")], LINE)]

@@ -17,7 +17,7 @@ class _Thought(msgspec.Struct):
     role: str = "assistant"
 
 
-def continued(translation: Translation, reasoning: str, spent_tokens: int) -> bytes:
+def build_continuation(translation: Translation, reasoning: str, spent_tokens: int) -> bytes:
     """The body that makes the backend answer after `reasoning`, with what is left of max_tokens."""
     body = msgspec.json.decode(translation.body, type=dict[str, msgspec.Raw])
     thought = _encode(_Thought(f"<think>\n{reasoning.strip()}\n</think>\n\n"))

@@ -11,8 +11,8 @@ import msgspec
 
 from ferrule.errors import InvalidRequest
 from ferrule.messages.chat_schema import CalledFunction, ChatMessage, ImagePart, ToolCall
-from ferrule.messages.content import Item, Reader, items_of, result_items, text_in, told
-from ferrule.messages.json_text import EMPTY, LINE, joined, opening, quoted, string_in
+from ferrule.messages.content import Item, Reader, items_of, result_items, text_in, to_content
+from ferrule.messages.json_text import EMPTY, LINE, first_char, join, quote, string_in
 from ferrule.messages.opaque_values import engine_id, reasoning_of
 from ferrule.messages.schema import Block, Message
 from ferrule.messages.system import reminder, system_text
@@ -101,7 +101,7 @@ class Conversation:
 
     def _add_user(self, index: int, content: str | list[Block]) -> None:
         if isinstance(content, str):
-            self._turns.append(ChatMessage("user", msgspec.Raw(quoted(content))))
+            self._turns.append(ChatMessage("user", msgspec.Raw(quote(content))))
             return
         from_results: list[Item] = []
         items: list[Item] = []
@@ -113,15 +113,15 @@ class Conversation:
                     from_results += images
                     items += orphan
             elif block.type in ("thinking", "tool_use"):
-                self._reader.losses.drop(block.type)
+                self._reader.diagnostics.drop(block.type)
             else:
                 items += items_of(block, self._reader, at)
         if from_results or items:
-            self._turns.append(ChatMessage("user", told(from_results + items)))
+            self._turns.append(ChatMessage("user", to_content(from_results + items)))
 
     def _add_assistant(self, path: str, content: str | list[Block]) -> None:
         if isinstance(content, str):
-            self._extend([quoted(content)], [], [])
+            self._extend([quote(content)], [], [])
             return
         texts: list[bytes] = []
         thoughts: list[bytes] = []
@@ -134,7 +134,7 @@ class Conversation:
             elif block.type in ("tool_use", "mcp_tool_use"):
                 calls.append(self._call(block, at))
             elif block.type == "thinking":
-                thoughts += _thought(block, at)
+                thoughts += _read_thinking(block, at)
             elif block.type in ("tool_result", "mcp_tool_result"):
                 results.append((block, at))
             else:
@@ -153,9 +153,9 @@ class Conversation:
             turn = _AssistantTurn(None, None, [], [], [])
             self._turns.append(turn)
         if texts:
-            turn.text = joined(texts if turn.text is None else [turn.text, *texts])
+            turn.text = join(texts if turn.text is None else [turn.text, *texts])
         if thoughts:
-            turn.thought = joined(thoughts if turn.thought is None else [turn.thought, *thoughts])
+            turn.thought = join(thoughts if turn.thought is None else [turn.thought, *thoughts])
         for call in calls:
             turn.calls.append(call)
             turn.unanswered.append(call)
@@ -169,13 +169,13 @@ class Conversation:
 
     def _has_plain_answer(self, block: Block) -> bool:
         """Whether this was the usual result, a string for a waiting call, and is told: the short way for the bulk of a long history."""
-        if block.is_error or opening(block.content) != '"':
+        if block.is_error or first_char(block.content) != '"':
             return False
         call_id = engine_id(block.tool_use_id or "")
         waiting = self._open_calls.get(call_id)
         if not waiting:
             return False
-        _answer(waiting.pop(), call_id, block.content)
+        _attach_result(waiting.pop(), call_id, block.content)
         return True
 
     def _add_result(self, block: Block, path: str) -> tuple[list[Item], list[Item]]:
@@ -186,12 +186,12 @@ class Conversation:
             items.insert(0, ERROR)
         waiting = self._open_calls.get(call_id)
         if not waiting:
-            return [], [quoted(f"[Result of tool call {call_id}]"), *items]
+            return [], [quote(f"[Result of tool call {call_id}]"), *items]
         texts = [_IMAGE_FOLLOWS if isinstance(item, ImagePart) else item for item in items]
-        name = _answer(waiting.pop(), call_id, msgspec.Raw(joined(texts, LINE)))
+        name = _attach_result(waiting.pop(), call_id, msgspec.Raw(join(texts, LINE)))
         images: list[Item] = [item for item in items if isinstance(item, ImagePart)]
         if images:
-            images.insert(0, quoted(f"[Image from the result of {name}, call {call_id}]"))
+            images.insert(0, quote(f"[Image from the result of {name}, call {call_id}]"))
         return images, []
 
     def _add_own_results(self, results: list[tuple[Block, str]]) -> None:
@@ -201,19 +201,19 @@ class Conversation:
             images, orphan = self._add_result(block, path)
             items += images + orphan
         if items:
-            self._turns.append(ChatMessage("user", told(items)))
+            self._turns.append(ChatMessage("user", to_content(items)))
 
 
-def _answer(turn: _AssistantTurn, call_id: str, text: msgspec.Raw) -> str:
+def _attach_result(turn: _AssistantTurn, call_id: str, text: msgspec.Raw) -> str:
     """Puts a result behind its call; the name of the function that was called."""
     turn.results.append(ChatMessage("tool", text, tool_call_id=call_id))
     place = 0 if turn.unanswered[0].id == call_id else [call.id for call in turn.unanswered].index(call_id)
     return turn.unanswered.pop(place).function.name
 
 
-def _thought(block: Block, path: str) -> list[bytes]:
+def _read_thinking(block: Block, path: str) -> list[bytes]:
     restored = reasoning_of(block.signature)
-    literal = quoted(restored) if restored else string_in(block.thinking, path, "thinking")
+    literal = quote(restored) if restored else string_in(block.thinking, path, "thinking")
     return [] if literal is None else [literal]
 
 

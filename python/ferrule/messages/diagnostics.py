@@ -10,7 +10,7 @@ NAMES_MAX = 32
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-class Losses:
+class Diagnostics:
     """Collected while one request is rebuilt. Names come from clients, so only plain ones reach a header or a log."""
 
     def __init__(self) -> None:
@@ -25,8 +25,8 @@ class Losses:
         self.warnings = _with(self.warnings, f"{_plain(name)}: {why}")
 
 
-def _with(losses: tuple[str, ...], loss: str) -> tuple[str, ...]:
-    return losses if len(losses) >= NAMES_MAX or loss in losses else (*losses, loss)
+def _with(diagnostics: tuple[str, ...], loss: str) -> tuple[str, ...]:
+    return diagnostics if len(diagnostics) >= NAMES_MAX or loss in diagnostics else (*diagnostics, loss)
 
 
 def _plain(name: str) -> str:

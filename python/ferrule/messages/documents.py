@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 import pypdf
 
-from ferrule.messages.json_text import opening
+from ferrule.messages.json_text import first_char
 from ferrule.messages.media import wants_document_text
 from ferrule.messages.policy import Policy
-from ferrule.messages.schema import Block, Request, Source, blocks_in
+from ferrule.messages.schema import Block, MessagesRequest, Source, blocks_in
 
 PDF_BYTES_MAX = 32 << 20
 PDF_PAGES_MAX = 200
@@ -52,7 +52,7 @@ class Pending(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def pending(request: Request, policy: Policy) -> list[Pending]:
+def pending(request: MessagesRequest, policy: Policy) -> list[Pending]:
     """The PDFs whose text would be used. Cheap for a request without documents."""
     if not wants_document_text(policy):
         return []
@@ -76,7 +76,7 @@ def read(documents: Iterable[Pending]) -> Mapping[str, str]:
     return texts
 
 
-def resolve(request: Request, texts: Mapping[str, str]) -> Request:
+def resolve(request: MessagesRequest, texts: Mapping[str, str]) -> MessagesRequest:
     """The request with the texts that `read` gave, or with none where it was given up."""
     return msgspec.structs.replace(request, documents=texts)
 
@@ -111,7 +111,7 @@ def _pdfs(blocks: list[Block], path: str, depth: int) -> Iterator[Pending]:
         if block.type == "document" and isinstance(source, Source):
             if source.type == "base64" and source.media_type in (None, "application/pdf"):
                 yield Pending(at, bytes(source.data))
-        elif block.type in ("tool_result", "mcp_tool_result") and depth < _DEPTH_MAX and opening(block.content) == "[":
+        elif block.type in ("tool_result", "mcp_tool_result") and depth < _DEPTH_MAX and first_char(block.content) == "[":
             inner = blocks_in(block.content, f"{at}.content")
             if isinstance(inner, list):
                 yield from _pdfs(inner, f"{at}.content", depth + 1)

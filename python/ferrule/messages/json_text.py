@@ -18,28 +18,28 @@ EMPTY = b'""'
 BLANK_LINE = rb"\n\n"
 LINE = rb"\n"
 
-quoted = msgspec.json.Encoder().encode
+quote = msgspec.json.Encoder().encode
 """str → literal"""
-_unquote = msgspec.json.Decoder(str).decode
+_decode_string = msgspec.json.Decoder(str).decode
 
 
-def unquoted(literal: bytes) -> str:
-    return _unquote(literal)
+def unquote(literal: bytes) -> str:
+    return _decode_string(literal)
 
 
-def opening(raw: msgspec.Raw) -> str:
+def first_char(raw: msgspec.Raw) -> str:
     """The first character of an opaque member, which tells its kind; empty for an absent one. Copies nothing."""
     return chr(memoryview(raw)[0]) if raw is not NOTHING else ""
 
 
 def is_given(raw: msgspec.Raw) -> bool:
     """Whether an opaque member is there and not null."""
-    return opening(raw) not in ("", "n")
+    return first_char(raw) not in ("", "n")
 
 
 def string_in(raw: msgspec.Raw, path: str, member: str) -> bytes | None:
     """The literal in an opaque member of what is at `path`; None for absent, null and empty. Raises InvalidRequest for no string."""
-    if opening(raw) == '"':
+    if first_char(raw) == '"':
         literal = bytes(raw)
         return None if literal == EMPTY else literal
     if not is_given(raw):
@@ -47,13 +47,13 @@ def string_in(raw: msgspec.Raw, path: str, member: str) -> bytes | None:
     raise InvalidRequest(f"{path}.{member}", "must be a string")
 
 
-def joined(literals: Sequence[bytes], between: bytes = BLANK_LINE) -> bytes:
+def join(literals: Sequence[bytes], between: bytes = BLANK_LINE) -> bytes:
     """One literal; `between` is already escaped."""
     if len(literals) == 1:
         return literals[0]
     return b'"' + between.join([literal[1:-1] for literal in literals]) + b'"'
 
 
-def wrapped(before: bytes, literal: bytes, after: bytes) -> bytes:
+def wrap(before: bytes, literal: bytes, after: bytes) -> bytes:
     """`before` and `after` are already escaped."""
     return b'"' + before + literal[1:-1] + after + b'"'

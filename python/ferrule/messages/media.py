@@ -1,11 +1,11 @@
-"""Images and documents: what is passed on, what becomes text, what becomes a note and what is refused, by one knob and the policy."""
+"""Images and documents: what is passed on, what becomes text, what becomes a note and what is refused, by one setting and the policy."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
 
 from ferrule.errors import InvalidRequest
-from ferrule.messages.json_text import quoted, string_in
+from ferrule.messages.json_text import quote, string_in
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Block, Source
 
@@ -14,12 +14,12 @@ _IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 def note(kind: str) -> bytes:
     """What stands in the place of something the model cannot read."""
-    return quoted(f"[{kind} omitted: this model reads text only]")
+    return quote(f"[{kind} omitted: this model reads text only]")
 
 
 def image_url(block: Block, policy: Policy, path: str) -> bytes | None:
     """The URL (a literal) under which the backend gets an image; None: a note takes its place. Raises InvalidRequest naming the block."""
-    mode = policy.knobs.media
+    mode = policy.dialect.media
     if mode == "forward_or_refuse" and not policy.images:
         raise InvalidRequest(path, "this model reads text only; leave the image block out (capability_rejected: image_block)")
     if mode == "note" or (mode == "forward_or_note" and not policy.images):
@@ -33,15 +33,15 @@ def image_url(block: Block, policy: Policy, path: str) -> bytes | None:
             raise InvalidRequest(f"{path}.source.media_type", f"must be one of {', '.join(sorted(_IMAGE_TYPES))}")
         return b'"data:' + source.media_type.encode() + b";base64," + data[1:]
     if source.type == "url":
-        return quoted(_allowed_url(source, policy, path))
+        return quote(_allowed_url(source, policy, path))
     raise InvalidRequest(f"{path}.source.type", "must be 'base64' or 'url': there are no stored files here")
 
 
 def check_document(source: Source, policy: Policy, path: str) -> None:
     """A document that is neither text nor content. Raises InvalidRequest naming the block where the policy refuses it."""
-    if policy.knobs.media == "forward_or_refuse" and not policy.images:
+    if policy.dialect.media == "forward_or_refuse" and not policy.images:
         raise InvalidRequest(path, "this model reads text only; leave the document block out (capability_rejected: document_block)")
-    if policy.knobs.media == "note":
+    if policy.dialect.media == "note":
         return
     if source.type == "url":
         _allowed_url(source, policy, path)
@@ -51,7 +51,7 @@ def check_document(source: Source, policy: Policy, path: str) -> None:
 
 def wants_document_text(policy: Policy) -> bool:
     """Whether the text of a PDF would be used at all."""
-    return policy.knobs.media != "note" and (policy.images or policy.knobs.media != "forward_or_refuse")
+    return policy.dialect.media != "note" and (policy.images or policy.dialect.media != "forward_or_refuse")
 
 
 def source_of(block: Block, path: str) -> Source:

@@ -17,7 +17,7 @@ def reasoning_of(signature: str | None) -> str | None:
     """The reasoning inside one of our signatures (`<prefix>` + base64url without padding); None for anything else."""
     if not signature or not signature.startswith(SIGNATURES):
         return None
-    return _unpacked(signature.partition(".")[2])
+    return _unpack(signature.partition(".")[2])
 
 
 def engine_id(tool_id: str) -> str:
@@ -25,11 +25,11 @@ def engine_id(tool_id: str) -> str:
     if tool_id[_MARK_AT : _MARK_AT + 1] != "_" or not tool_id.startswith("toolu_"):
         return tool_id
     match = _WRAPPED_ID.fullmatch(tool_id)
-    original = _unpacked(match[1]) if match else None
+    original = _unpack(match[1]) if match else None
     return original if original and original.isascii() and original.isprintable() else tool_id
 
 
-def _unpacked(text: str) -> str | None:
+def _unpack(text: str) -> str | None:
     try:
         packed = text.translate(_TO_STANDARD).encode("ascii")
         return binascii.a2b_base64(packed + b"=" * (-len(packed) % 4), strict_mode=True).decode()

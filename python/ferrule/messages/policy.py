@@ -6,14 +6,14 @@ from typing import Literal
 
 import msgspec
 
-from ferrule.dialects import Knobs
+from ferrule.dialects import Dialect
 from ferrule.engines import Profile
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How requests for one model are rebuilt for one backend."""
 
-    knobs: Knobs
+    dialect: Dialect
     engine: Profile
     upstream: str
     """The model's name at the backend."""
@@ -39,7 +39,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def budget_keeper(self) -> Literal["refuse", "engine", "edge"]:
         """Who holds a thinking budget. A cap that cannot be applied is never accepted."""
-        wanted = self.budget or ("refuse" if self.knobs.thinking_budget == "refuse" else "engine")
+        wanted = self.budget or ("refuse" if self.dialect.thinking_budget == "refuse" else "engine")
         if wanted == "engine" and self.engine.budget_field is None:
             wanted = "edge"
         if wanted == "edge" and not self.continues:

@@ -15,8 +15,8 @@ from typing import Annotated
 
 import msgspec
 
-from ferrule.errors import InvalidRequest, no_json
-from ferrule.messages.json_text import EMPTY, NOTHING, opening
+from ferrule.errors import InvalidRequest, invalid_json
+from ferrule.messages.json_text import EMPTY, NOTHING, first_char
 
 ROLES = frozenset({"user", "assistant", "system"})
 
@@ -148,7 +148,7 @@ class Body(msgspec.Struct, gc=False):
     thread: msgspec.Raw = NOTHING
 
 
-class Request(Body, gc=False):
+class MessagesRequest(Body, gc=False):
     """One request, with what was found out about it since. `documents`: texts of PDFs by the path of their block."""
 
     documents: Mapping[str, str] = MappingProxyType({})
@@ -162,7 +162,7 @@ _block_decoder = msgspec.json.Decoder(Block)
 def blocks_in(content: msgspec.Raw, path: str) -> bytes | list[Block]:
     """Nested content: a string stays a literal; one block stands for a list of it; absent, null and empty are an empty list."""
     try:
-        match opening(content):
+        match first_char(content):
             case '"':
                 literal = bytes(content)
                 return literal if literal != EMPTY else []
@@ -179,10 +179,10 @@ def blocks_in(content: msgspec.Raw, path: str) -> bytes | list[Block]:
     raise InvalidRequest(path, "must be a string or an array of content blocks")
 
 
-def decode(body: bytes) -> Request:
+def decode(body: bytes) -> MessagesRequest:
     """The body of `/v1/messages` or `/v1/messages/count_tokens`. Raises InvalidRequest with the path of what is wrong."""
     try:
-        request = Request(*msgspec.structs.astuple(_decoder.decode(body)))
+        request = MessagesRequest(*msgspec.structs.astuple(_decoder.decode(body)))
         if not body.isascii():
             body.decode()  # opaque parts are copied unread, so broken UTF-8 in them must be found here
     except msgspec.ValidationError as error:
@@ -190,7 +190,7 @@ def decode(body: bytes) -> Request:
     except RecursionError:
         raise InvalidRequest("", "The request body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise no_json(body, error) from None
+        raise invalid_json(body, error) from None
     if not request.model:
         raise InvalidRequest("model", "must be a non-empty string")
     if not request.messages:

@@ -12,8 +12,8 @@ from functools import lru_cache
 
 import msgspec
 
-from ferrule.messages.json_text import EMPTY, NOTHING, joined, quoted
-from ferrule.messages.schema import Block, Request
+from ferrule.messages.json_text import EMPTY, NOTHING, join, quote
+from ferrule.messages.schema import Block, MessagesRequest
 from ferrule.messages.system import system_text
 
 HEADER = "x-claude-code-session-id"
@@ -32,7 +32,7 @@ class _UserId(msgspec.Struct):
     session_id: str | None = None
 
 
-def session_key(headers: Mapping[str, str], request: Request, tenant: str) -> bytes | None:
+def session_key(headers: Mapping[str, str], request: MessagesRequest, tenant: str) -> bytes | None:
     """16 bytes, the same on every replica; None: nothing to hold on to, the request may go anywhere. Header names are lowercase."""
     named = named_session(headers.get(HEADER), request.metadata)
     return digest(tenant, "session", named.encode("utf-8", "surrogateescape")) if named else _opening_key(request, tenant)
@@ -76,7 +76,7 @@ def _framed(part: bytes) -> bytes:
     return b"%d:%b" % (len(part), part)
 
 
-def _opening_key(request: Request, tenant: str) -> bytes | None:
+def _opening_key(request: MessagesRequest, tenant: str) -> bytes | None:
     """System text and first user message: they stay the same while the conversation grows."""
     system = system_text(request.system, "system")
     user = next((_text_of(message.content) for message in request.messages if message.role == "user"), b"")
@@ -91,5 +91,5 @@ def opening_key(tenant: str, system: bytes, user: bytes) -> bytes | None:
 def _text_of(content: str | list[Block] | None) -> bytes:
     if isinstance(content, list):
         texts = [literal for literal in (bytes(block.text) for block in content) if literal not in (b"", b"null", EMPTY)]
-        return joined(texts) if texts else b""
-    return quoted(content) if content else b""
+        return join(texts) if texts else b""
+    return quote(content) if content else b""

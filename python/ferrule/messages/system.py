@@ -5,7 +5,7 @@ Hoisting a later system message to the front would change the prompt from its fi
 
 from __future__ import annotations
 
-from ferrule.messages.json_text import joined, quoted, string_in, unquoted, wrapped
+from ferrule.messages.json_text import join, quote, string_in, unquote, wrap
 from ferrule.messages.schema import Block
 
 ATTRIBUTION = "x-anthropic-billing-header:"
@@ -18,22 +18,22 @@ def system_text(content: str | list[Block] | None, path: str) -> bytes | None:
     if not content:
         return None
     if isinstance(content, str):
-        return _without_attribution(quoted(content))
+        return _strip_attribution(quote(content))
     texts: list[bytes] = []
     for index, block in enumerate(content):
         literal = string_in(block.text, f"{path}.{index}", "text")
-        if literal is not None and (text := _without_attribution(literal)) is not None:
+        if literal is not None and (text := _strip_attribution(literal)) is not None:
             texts.append(text)
-    return joined(texts) if texts else None
+    return join(texts) if texts else None
 
 
 def reminder(literal: bytes) -> bytes:
     """System text for a template that takes no late system message: told by the user, marked so that the model can tell it apart."""
-    return wrapped(rb"<system-reminder>\n", literal, rb"\n</system-reminder>")
+    return wrap(rb"<system-reminder>\n", literal, rb"\n</system-reminder>")
 
 
-def _without_attribution(literal: bytes) -> bytes | None:
+def _strip_attribution(literal: bytes) -> bytes | None:
     if not literal.startswith(_ATTRIBUTION_LITERAL):
         return literal
-    text = unquoted(literal).partition("\n")[2].lstrip("\n")
-    return quoted(text) if text else None
+    text = unquote(literal).partition("\n")[2].lstrip("\n")
+    return quote(text) if text else None

@@ -12,17 +12,17 @@ import msgspec
 
 from ferrule.errors import InvalidRequest
 from ferrule.messages.chat_schema import Function, FunctionName, FunctionTool, NamedTool
-from ferrule.messages.diagnostics import Losses
-from ferrule.messages.json_text import NOTHING, opening
+from ferrule.messages.diagnostics import Diagnostics
+from ferrule.messages.json_text import NOTHING, first_char
 from ferrule.messages.policy import Policy
-from ferrule.messages.schema import Block, Request, Tool, ToolChoice, blocks_in
+from ferrule.messages.schema import Block, MessagesRequest, Tool, ToolChoice, blocks_in
 from ferrule.messages.tool_names import ToolNames
 from ferrule.messages.typed_tools import CLIENT_TOOLS, TOOL_SEARCH_FAMILIES, family
 
 _NO_PARAMETERS = msgspec.Raw(b'{"type":"object","properties":{}}')
 
 
-class Offer(msgspec.Struct):
+class ToolSet(msgspec.Struct):
     """What goes upstream about tools; every member None when there is nothing to offer."""
 
     tools: list[FunctionTool] | None = None
@@ -31,32 +31,32 @@ class Offer(msgspec.Struct):
     single_call: bool = False
 
 
-def offer(request: Request, policy: Policy, names: ToolNames, losses: Losses) -> Offer:
+def build_tool_set(request: MessagesRequest, policy: Policy, names: ToolNames, diagnostics: Diagnostics) -> ToolSet:
     """Raises InvalidRequest for a tool without a name, and where the client insists on a tool that cannot be had."""
     choice = request.tool_choice
     if not request.tools and choice is None and not _has_changes(request):
-        return Offer()
+        return ToolSet()
     for index, tool in enumerate(request.tools or ()):
         if not tool.name and tool.is_custom:
             raise InvalidRequest(f"tools.{index}.name", "must be a non-empty string")
-    offered, unavailable = _sorted_out(request, policy, losses)
+    offered, unavailable = _partition(request, policy, diagnostics)
     functions = [_function(tool, names) for tool in offered]
-    if choice is not None and not policy.knobs.accepts("tool_choice"):
+    if choice is not None and not policy.dialect.accepts("tool_choice"):
         if choice.type != "auto" or choice.disable_parallel_tool_use:
-            losses.drop("tool_choice")
+            diagnostics.drop("tool_choice")
         choice = None
-    if choice is not None and choice.type == "tool" and _was_left_out(choice, offered, unavailable, policy):
-        losses.drop("tool_choice")
+    if choice is not None and choice.type == "tool" and _is_unavailable(choice, offered, unavailable, policy):
+        diagnostics.drop("tool_choice")
         choice = None
     if not functions:
-        return Offer()
-    result = Offer(functions)
+        return ToolSet()
+    result = ToolSet(functions)
     if choice is not None:
         _choose(result, choice, policy, names)
     return result
 
 
-def visible(request: Request) -> list[Tool]:
+def visible_tools(request: MessagesRequest) -> list[Tool]:
     """The client's tools without the deferred ones that nothing has loaded yet and those only code may call."""
     always: list[Tool] = []
     deferred: dict[str, Tool] = {}
@@ -72,7 +72,7 @@ def visible(request: Request) -> list[Tool]:
     return _after_changes(request, always, deferred)
 
 
-def _has_changes(request: Request) -> bool:
+def _has_changes(request: MessagesRequest) -> bool:
     for message in request.messages:
         if message.role == "system" and isinstance(message.content, list) and any(map(_is_change, message.content)):
             return True
@@ -83,7 +83,7 @@ def _is_change(block: Block) -> bool:
     return block.type in ("tool_addition", "tool_removal")
 
 
-def _after_changes(request: Request, always: list[Tool], deferred: dict[str, Tool]) -> list[Tool]:
+def _after_changes(request: MessagesRequest, always: list[Tool], deferred: dict[str, Tool]) -> list[Tool]:
     shown: dict[str, Tool] = {tool.name or "": tool for tool in always}
     hidden = dict(deferred)
     if request.tool_choice is not None and request.tool_choice.name in hidden:
@@ -100,24 +100,24 @@ def _after_changes(request: Request, always: list[Tool], deferred: dict[str, Too
     return list(shown.values())
 
 
-def _changes(request: Request) -> Iterator[tuple[bool, str, Tool | None]]:
+def _changes(request: MessagesRequest) -> Iterator[tuple[bool, str, Tool | None]]:
     """(added or removed, name, definition if one came along), in the order of the conversation."""
     for message in request.messages:
         if not isinstance(message.content, list):
             continue
         for block in message.content:
             if block.type in ("tool_result", "tool_search_tool_result"):
-                yield from ((True, name, None) for name in _referenced(block))
+                yield from ((True, name, None) for name in _find_references(block))
             elif _is_change(block) and block.tool is not None:
-                definition = _defined(block) if block.type == "tool_addition" else None
+                definition = _read_definition(block) if block.type == "tool_addition" else None
                 name = (definition.name if definition else None) or block.tool.name or block.tool.tool_name
                 if name:
                     yield block.type == "tool_addition", name, definition
 
 
-def _referenced(block: Block) -> Iterator[str]:
+def _find_references(block: Block) -> Iterator[str]:
     """Names in a result: `tool_reference` blocks, alone or inside a search result's `tool_references`."""
-    if opening(block.content) not in ("[", "{"):
+    if first_char(block.content) not in ("[", "{"):
         return
     blocks = blocks_in(block.content, "content")
     for inner in blocks if isinstance(blocks, list) else ():
@@ -127,7 +127,7 @@ def _referenced(block: Block) -> Iterator[str]:
         yield from (reference.tool_name for reference in found if isinstance(reference, Block) and reference.tool_name)
 
 
-def _defined(block: Block) -> Tool | None:
+def _read_definition(block: Block) -> Tool | None:
     if block.tool is None or block.tool.type != "tool_definition":
         return None
     try:
@@ -137,21 +137,21 @@ def _defined(block: Block) -> Tool | None:
     return tool if tool.name else None
 
 
-def _sorted_out(request: Request, policy: Policy, losses: Losses) -> tuple[list[Tool], list[Tool]]:
+def _partition(request: MessagesRequest, policy: Policy, diagnostics: Diagnostics) -> tuple[list[Tool], list[Tool]]:
     """(tools to offer, tools no backend can run)"""
     offered: list[Tool] = []
     unavailable: list[Tool] = []
-    for tool in visible(request):
-        if tool.is_custom or (tool.type in CLIENT_TOOLS and policy.knobs.client_tools == "offer"):
+    for tool in visible_tools(request):
+        if tool.is_custom or (tool.type in CLIENT_TOOLS and policy.dialect.client_tools == "offer"):
             offered.append(tool)
         else:
             unavailable.append(tool)
     for tool in unavailable:
-        losses.drop(tool.type or "")
-        if policy.knobs.server_tools != "drop":
-            losses.warn(tool.type or "", "no backend can run this tool; it is left out")
+        diagnostics.drop(tool.type or "")
+        if policy.dialect.server_tools != "drop":
+            diagnostics.warn(tool.type or "", "no backend can run this tool; it is left out")
     blocking = [tool for tool in unavailable if family(tool.type or "") not in TOOL_SEARCH_FAMILIES]
-    if policy.knobs.server_tools == "report" and blocking and len(unavailable) == len(request.tools or ()):
+    if policy.dialect.server_tools == "report" and blocking and len(unavailable) == len(request.tools or ()):
         raise InvalidRequest("tools", f"{blocking[0].type} cannot be run here; offer at least one tool of your own")
     return offered, unavailable
 
@@ -168,7 +168,7 @@ def _function(tool: Tool, names: ToolNames) -> FunctionTool:
 
 def _member(tool: Tool, raw: msgspec.Raw, starts_with: str, expected: str) -> msgspec.Raw:
     """An opaque member as it came, checked by its first character; NOTHING for null."""
-    first = opening(raw)
+    first = first_char(raw)
     if first == starts_with:
         return raw
     if first in ("", "n"):
@@ -176,14 +176,14 @@ def _member(tool: Tool, raw: msgspec.Raw, starts_with: str, expected: str) -> ms
     raise InvalidRequest("tools", f"the tool {tool.name!r}: {expected}")
 
 
-def _was_left_out(choice: ToolChoice, offered: list[Tool], unavailable: list[Tool], policy: Policy) -> bool:
-    """Whether the tool that the client insists on is one that was left out; raises InvalidRequest where the knob says so."""
+def _is_unavailable(choice: ToolChoice, offered: list[Tool], unavailable: list[Tool], policy: Policy) -> bool:
+    """Whether the tool that the client insists on is one that was left out; raises InvalidRequest where the setting says so."""
     if any(_name(tool) == choice.name for tool in offered):
         return False
     server_tool = next((tool for tool in unavailable if _name(tool) == choice.name), None)
     if server_tool is None:
         raise InvalidRequest("tool_choice.name", f"must be one of the tools offered, not {choice.name!r}")
-    if policy.knobs.server_tools == "report":
+    if policy.dialect.server_tools == "report":
         raise InvalidRequest("tool_choice.name", f"{choice.name!r} is {server_tool.type}, which cannot be run here")
     return True
 
@@ -196,7 +196,7 @@ def _name(tool: Tool) -> str:
     return typed.name if typed else family(tool.type)
 
 
-def _choose(result: Offer, choice: ToolChoice, policy: Policy, names: ToolNames) -> None:
+def _choose(result: ToolSet, choice: ToolChoice, policy: Policy, names: ToolNames) -> None:
     tools = result.tools or []
     if choice.type == "any":
         result.choice = "required"

@@ -13,15 +13,15 @@ from ferrule.errors import InvalidRequest
 from ferrule.messages.chat_schema import ChatBody, ChatMessage, JsonSchema, ResponseFormat, StreamOptions, encode
 from ferrule.messages.content import Reader
 from ferrule.messages.conversation import Conversation
-from ferrule.messages.diagnostics import Losses
+from ferrule.messages.diagnostics import Diagnostics
 from ferrule.messages.json_text import NOTHING, is_given
 from ferrule.messages.policy import Policy
-from ferrule.messages.sampling import checked_max_tokens, checked_sampling
-from ferrule.messages.schema import OutputFormat, Request
+from ferrule.messages.sampling import check_max_tokens, check_sampling
+from ferrule.messages.schema import MessagesRequest, OutputFormat
 from ferrule.messages.system import system_text
-from ferrule.messages.thinking import Plan, checked_budget, plan
+from ferrule.messages.thinking import Plan, check_budget, plan
 from ferrule.messages.tool_names import ToolNames
-from ferrule.messages.tools import Offer, offer
+from ferrule.messages.tools import ToolSet, build_tool_set
 
 # Code and prose in JSON run at 3 to 5 bytes a token; fewer would need a prompt of nothing but rare characters
 _BYTES_PER_TOKEN_MIN = 2.5
@@ -49,30 +49,30 @@ class Translation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A thinking budget that nobody but the edge can hold."""
 
 
-class Told(msgspec.Struct, frozen=True, gc=False):
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     """The part of the body that makes up the prompt: what a count and a request have in common."""
 
     messages: list[ChatMessage]
-    offer: Offer
+    tool_set: ToolSet
     plan: Plan
     prefilled: bool
     """The backend is to go on from the last assistant message."""
     names: ToolNames
 
 
-def translate(request: Request, policy: Policy, client_model: str, prompt_tokens: int | None = None) -> Translation:
+def translate(request: MessagesRequest, policy: Policy, client_model: str, prompt_tokens: int | None = None) -> Translation:
     """`client_model`: the name the client sent, for messages. `prompt_tokens`: the prompt's size if known, to fit max_tokens to the window.
 
     Raises InvalidRequest for what the dialect or the model refuses.
     """
-    losses = Losses()
-    knobs = policy.knobs
+    diagnostics = Diagnostics()
+    dialect = policy.dialect
     room_tokens = None if policy.context_window is None else policy.context_window - (prompt_tokens or 0)
-    max_tokens = checked_max_tokens(request, knobs, room_tokens)
-    sampling = checked_sampling(request, knobs, losses)
-    budget = checked_budget(request, policy) if request.thinking is not None else None
-    _check_server_side(request, policy, losses)
-    told = tell(request, Reader(policy, losses, request.documents), client_model)
+    max_tokens = check_max_tokens(request, dialect, room_tokens)
+    sampling = check_sampling(request, dialect, diagnostics)
+    budget = check_budget(request, policy) if request.thinking is not None else None
+    _check_server_side(request, policy, diagnostics)
+    prompt = build_prompt(request, Reader(policy, diagnostics, request.documents), client_model)
     keeper = None if budget is None else policy.budget_keeper
     # a budget that max_tokens undercuts holds by itself
     edge_budget = budget if budget is not None and keeper == "edge" and budget < max_tokens else None
@@ -80,10 +80,10 @@ def translate(request: Request, policy: Policy, client_model: str, prompt_tokens
     upstream_streams = bool(request.stream) or edge_budget is not None
     body = ChatBody(
         policy.upstream,
-        told.messages,
-        tools=told.offer.tools,
-        tool_choice=told.offer.choice,
-        parallel_tool_calls=told.offer.parallel,
+        prompt.messages,
+        tools=prompt.tool_set.tools,
+        tool_choice=prompt.tool_set.choice,
+        parallel_tool_calls=prompt.tool_set.parallel,
         max_tokens=max(1, max_tokens),
         stream=upstream_streams or None,
         stream_options=_WITH_USAGE if upstream_streams else None,
@@ -91,34 +91,34 @@ def translate(request: Request, policy: Policy, client_model: str, prompt_tokens
         top_p=sampling.top_p,
         top_k=sampling.top_k,
         stop=sampling.stop,
-        reasoning_effort=told.plan.effort,
-        chat_template_kwargs=told.plan.kwargs,
-        response_format=_response_format(request, policy, losses),
+        reasoning_effort=prompt.plan.effort,
+        chat_template_kwargs=prompt.plan.kwargs,
+        response_format=_response_format(request, policy, diagnostics),
     )
     if budget is not None and keeper == "engine" and policy.engine.budget_field:
         setattr(body, policy.engine.budget_field, budget)
-    if told.prefilled and policy.engine.can_continue_final:
+    if prompt.prefilled and policy.engine.can_continue_final:
         body.continue_final_message, body.add_generation_prompt = True, False
     return Translation(
         body=encode(body),
         stream=bool(request.stream),
-        dropped=losses.dropped,
-        warnings=losses.warnings,
-        tool_names=told.names.changed,
-        single_tool_call=told.offer.single_call,
-        display_omitted=told.plan.display_omitted,
-        reasoning=told.plan.reasoning,
+        dropped=diagnostics.dropped,
+        warnings=diagnostics.warnings,
+        tool_names=prompt.names.changed,
+        single_tool_call=prompt.tool_set.single_call,
+        display_omitted=prompt.plan.display_omitted,
+        reasoning=prompt.plan.reasoning,
         max_tokens=max(1, max_tokens),
         discard_output=request.max_tokens == 0,
         edge_budget_tokens=edge_budget,
     )
 
 
-def tell(request: Request, reader: Reader, client_model: str) -> Told:
+def build_prompt(request: MessagesRequest, reader: Reader, client_model: str) -> Prompt:
     """The prompt: messages, tools and what the template is told."""
     policy = reader.policy
     names = ToolNames([tool.name for tool in request.tools if tool.name] if request.tools else ())
-    offered = offer(request, policy, names, reader.losses)
+    offered = build_tool_set(request, policy, names, reader.diagnostics)
     conversation = Conversation(reader, names, system_text(request.system, "system"))
     for index, message in enumerate(request.messages):
         conversation.add(index, message)
@@ -127,7 +127,7 @@ def tell(request: Request, reader: Reader, client_model: str) -> Told:
     if prefilled and thinking.mode == "default":
         # an answer that has begun is past its reasoning; a parser waiting for some would take the answer for it
         thinking = msgspec.structs.replace(thinking, mode="off")
-    return Told(conversation.messages(), offered, thinking, prefilled, names)
+    return Prompt(conversation.messages(), offered, thinking, prefilled, names)
 
 
 def needs_prompt_count(request_body_bytes: int, max_tokens: int, context_window: int | None) -> bool:
@@ -135,25 +135,25 @@ def needs_prompt_count(request_body_bytes: int, max_tokens: int, context_window:
     return context_window is not None and max_tokens + request_body_bytes / _BYTES_PER_TOKEN_MIN > context_window
 
 
-def _check_server_side(request: Request, policy: Policy, losses: Losses) -> None:
+def _check_server_side(request: MessagesRequest, policy: Policy, diagnostics: Diagnostics) -> None:
     """Parameters that only Anthropic's own servers can honour."""
     if request.mcp_servers:
-        if policy.knobs.mcp_servers == "refuse":
+        if policy.dialect.mcp_servers == "refuse":
             raise InvalidRequest("mcp_servers", "must be empty: connect MCP servers in your client instead")
-        losses.drop("mcp_servers")
+        diagnostics.drop("mcp_servers")
     if request.thread is not NOTHING and is_given(request.thread):
-        if policy.knobs.accepts("thread"):
+        if policy.dialect.accepts("thread"):
             raise InvalidRequest("thread", "must be absent: no conversation is stored here, send all messages")
-        losses.drop("thread")
+        diagnostics.drop("thread")
     if request.compaction is not NOTHING and is_given(request.compaction):
-        losses.drop("compaction")
+        diagnostics.drop("compaction")
     if request.context_management is not None:
         edits = request.context_management.edits or ()
         if any(edit.type.startswith(("clear_tool_uses", "compact")) for edit in edits):
-            losses.drop("context_management")
+            diagnostics.drop("context_management")
 
 
-def _response_format(request: Request, policy: Policy, losses: Losses) -> ResponseFormat | None:
+def _response_format(request: MessagesRequest, policy: Policy, diagnostics: Diagnostics) -> ResponseFormat | None:
     if request.output_config is None and request.output_format is None:
         return None
     wanted: OutputFormat | None = request.output_config.format if request.output_config else None
@@ -162,8 +162,8 @@ def _response_format(request: Request, policy: Policy, losses: Losses) -> Respon
         wanted, path, name = request.output_format, "output_format", "output_format"
     if wanted is None:
         return None
-    if not policy.knobs.accepts("output_config.format"):
-        losses.drop(name)
+    if not policy.dialect.accepts("output_config.format"):
+        diagnostics.drop(name)
         return None
     if wanted.type != "json_schema":
         raise InvalidRequest(f"{path}.type", f"must be 'json_schema', not {wanted.type!r}")

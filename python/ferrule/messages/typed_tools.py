@@ -13,7 +13,7 @@ _DATE = re.compile(r"_\d{8}$")
 TOOL_SEARCH_FAMILIES = frozenset({"tool_search_tool_bm25", "tool_search_tool_regex"})
 
 
-class Typed(msgspec.Struct, frozen=True):
+class TypedTool(msgspec.Struct, frozen=True):
     """A client's own tool of a well-known kind, as a function."""
 
     name: str
@@ -44,13 +44,13 @@ _EDIT_FIELDS: dict[str, object] = {
 }
 
 
-def _editor(name: str, commands: list[str]) -> Typed:
+def _editor(name: str, commands: list[str]) -> TypedTool:
     command = {"type": "string", "enum": commands, "description": "What to do"}
     schema = {"type": "object", "properties": {"command": command, **_EDIT_FIELDS}, "required": ["command", "path"]}
-    return Typed(name, _raw("View, create and edit text files."), _raw(schema))
+    return TypedTool(name, _raw("View, create and edit text files."), _raw(schema))
 
 
-_BASH = Typed(
+_BASH = TypedTool(
     "bash",
     _raw("Run a command in a persistent bash session."),
     _raw(
@@ -64,7 +64,7 @@ _BASH = Typed(
     ),
 )
 
-_MEMORY = Typed(
+_MEMORY = TypedTool(
     "memory",
     _raw("Keep notes in files under /memories that outlast the conversation."),
     _raw(
@@ -84,7 +84,7 @@ _MEMORY = Typed(
 _OLD_EDITOR = _editor("str_replace_editor", ["view", "create", "str_replace", "insert", "undo_edit"])
 _EDITOR = _editor("str_replace_based_edit_tool", ["view", "create", "str_replace", "insert"])
 
-CLIENT_TOOLS: Mapping[str, Typed] = {
+CLIENT_TOOLS: Mapping[str, TypedTool] = {
     "bash_20241022": _BASH,
     "bash_20250124": _BASH,
     "text_editor_20241022": _OLD_EDITOR,

@@ -10,9 +10,12 @@ import msgspec
 from aiohttp import web
 
 from ferrule import __version__
-from ferrule.process.worker import Snapshot
-from ferrule.telemetry.metrics import Aggregate, page
-from ferrule.telemetry.status import ConfigView, Status, joined, totals
+from ferrule.config import Config, ConfigError
+from ferrule.process.ports import blame_setting
+from ferrule.process.snapshot import Snapshot
+from ferrule.process.worker import WorkerSettings
+from ferrule.telemetry.metrics import Aggregate, render
+from ferrule.telemetry.status import ConfigView, Status, merge_pools, totals
 
 Ask = Callable[[], Awaitable[list[Snapshot]]]
 
@@ -52,7 +55,7 @@ class Admin:
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         families = self.aggregate.of([snapshot.families for snapshot in await self._ask()])
-        return web.Response(body=page(families), headers={"content-type": METRICS_TYPE, "cache-control": "no-store"})
+        return web.Response(body=render(families), headers={"content-type": METRICS_TYPE, "cache-control": "no-store"})
 
     async def _livez(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n", headers={"cache-control": "no-store"})
@@ -74,7 +77,7 @@ class Admin:
             reason=reason,
             config=_config(snapshots),
             workers=[snapshot.worker for snapshot in snapshots],
-            pools=joined([snapshot.pools for snapshot in snapshots]),
+            pools=merge_pools([snapshot.pools for snapshot in snapshots]),
             counters=counters,
             routing=routing,
             streams_ended=ended,
@@ -98,3 +101,13 @@ def _not_ready(snapshots: list[Snapshot]) -> str | None:
     if any(snapshot.is_ready for snapshot in snapshots):
         return None
     return snapshots[0].reason
+
+
+async def open_admin(admin: Admin, configuration: Config, settings: WorkerSettings) -> tuple[str, int]:
+    address = configuration.admin
+    try:
+        with blame_setting("admin", address, settings):
+            return await admin.listen(address.host, address.port)
+    except ConfigError:
+        await admin.close()
+        raise

@@ -12,19 +12,18 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
 import msgspec
 
 from ferrule.admission.stores.shared import SharedStore
-from ferrule.backends.pool import Place
-from ferrule.config import Address, Config, ConfigError, Problem, reason_of
-from ferrule.http.server import reserve
-from ferrule.process.admin import Admin
-from ferrule.process.worker import Settings, Snapshot, Worker
+from ferrule.backends.pool import WorkerId
+from ferrule.config import Config
+from ferrule.process.admin import Admin, open_admin
+from ferrule.process.ports import blame_setting, reserve
+from ferrule.process.snapshot import LENGTH_BYTES, Snapshot, decode
+from ferrule.process.worker import WorkerSettings
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +33,6 @@ BACKOFF_MAX_S = 10.0
 STEADY_S = 30.0
 """A worker that ran this long starts again at once when it dies."""
 EXTRA_GRACE_S = 5.0
-
-_LENGTH_BYTES = 4
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Snapshot).decode
 
 
 class _Child:
@@ -76,15 +71,15 @@ class _Child:
         self._owed += 1
         while True:
             if self._length is None:
-                self._length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
+                self._length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
             answer = await reader.readexactly(self._length)
             self._owed, self._length = self._owed - 1, None
             if self._owed == 0:
-                return _decode(answer)
+                return decode(answer)
 
 
 class Supervisor:
-    def __init__(self, settings: Settings, configuration: Config, log_level: str) -> None:
+    def __init__(self, settings: WorkerSettings, configuration: Config, log_level: str) -> None:
         self._settings = settings
         self._config = configuration
         self._log_level = log_level
@@ -94,10 +89,10 @@ class Supervisor:
         self._is_ending = False
 
     async def run(self) -> int:
-        with _opening("listen", self._config.listen, self._settings):
+        with blame_setting("listen", self._config.listen, self._settings):
             held, port = reserve(self._config.listen.host, self._config.listen.port)
         try:
-            address = await _open_admin(self._admin, self._config, self._settings)
+            address = await open_admin(self._admin, self._config, self._settings)
             await self._supervise(port, address)
         finally:
             held.close()
@@ -136,17 +131,17 @@ class Supervisor:
         except OSError as failure:  # no memory, no descriptor: there may be in a moment
             return f"could not be started ({failure})"
         status = await process.wait()
-        self._bury(child, counts_file)
+        self._retire(child, counts_file)
         return f"ended with status {status}"
 
     async def _start(self, child: _Child, port: int, counts_file: str) -> asyncio.subprocess.Process:
         ours, theirs = socket.socketpair()
-        place = Place(child.number, len(self._children))
-        settings = msgspec.structs.replace(self._settings, place=place, counts_file=counts_file, port=port)
+        worker_id = WorkerId(child.number, len(self._children))
+        settings = msgspec.structs.replace(self._settings, worker_id=worker_id, counts_file=counts_file, port=port)
         arguments = [
             sys.executable,
             "-m",
-            "ferrule.process.supervisor",
+            "ferrule.process.run_worker",
             str(theirs.fileno()),
             self._log_level,
             msgspec.json.encode(settings).decode(),
@@ -162,9 +157,9 @@ class Supervisor:
         child.connect(*await asyncio.open_connection(sock=ours))
         return child.process
 
-    def _bury(self, child: _Child, counts_file: str) -> None:
+    def _retire(self, child: _Child, counts_file: str) -> None:
         if child.last is not None:
-            self._admin.aggregate.bury(child.last.families)
+            self._admin.aggregate.retire(child.last.families)
             child.last = None
         if child.streams is not None:
             child.streams[1].close()
@@ -202,92 +197,3 @@ class Supervisor:
 
 def _memory_folder() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-@contextmanager
-def _opening(setting: str, address: Address, settings: Settings) -> Iterator[None]:
-    """What keeps a port from being opened, as a problem of the setting or the flag that names it."""
-    try:
-        yield
-    except OSError as trouble:
-        path = setting if getattr(settings.flags, setting) is None else f"--{setting}"
-        raise ConfigError([Problem(path, f"{address}: {reason_of(trouble)}")]) from None
-
-
-async def _open_admin(admin: Admin, configuration: Config, settings: Settings) -> tuple[str, int]:
-    address = configuration.admin
-    try:
-        with _opening("admin", address, settings):
-            return await admin.listen(address.host, address.port)
-    except ConfigError:
-        await admin.close()
-        raise
-
-
-# The worker's side
-
-
-async def serve_alone(settings: Settings, configuration: Config) -> int:
-    """One process that is worker and admin in one."""
-    worker = Worker(settings, configuration)
-
-    async def ask() -> list[Snapshot]:
-        return [worker.snapshot()]
-
-    admin = Admin(ask)
-    _on_signals(worker)
-    try:
-        with _opening("listen", configuration.listen, settings):
-            address = await worker.start()
-        admin_address = await _open_admin(admin, configuration, settings)
-        log.info("listening on %s:%d, admin on %s:%d", *address, *admin_address)
-        await worker.ended.wait()
-        await worker.drain()
-    finally:
-        await worker.close()
-        await admin.close()
-    return 0
-
-
-async def serve_under_supervisor(settings: Settings, control: socket.socket) -> int:
-    worker = Worker(settings, settings.read())
-    _on_signals(worker)
-    await worker.start()
-    reader, writer = await asyncio.open_connection(sock=control)
-    answering = asyncio.get_running_loop().create_task(_answer(worker, reader, writer))
-    await worker.ended.wait()
-    await worker.drain()
-    answering.cancel()
-    await worker.close()
-    return 0
-
-
-async def _answer(worker: Worker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while await reader.read(1):
-        snapshot = _encode(worker.snapshot())
-        writer.write(len(snapshot).to_bytes(_LENGTH_BYTES, "big") + snapshot)
-        await writer.drain()
-    worker.ended.set()  # the supervisor is gone: nobody would count, restart or drain us
-
-
-def _on_signals(worker: Worker) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.end)
-    loop.add_signal_handler(signal.SIGHUP, worker.reload)
-
-
-def _main(arguments: list[str]) -> int:
-    import uvloop
-
-    from ferrule.telemetry.logs import set_up
-
-    descriptor, level, settings = arguments
-    set_up(level)
-    control = socket.socket(fileno=int(descriptor))
-    control.setblocking(False)
-    return uvloop.run(serve_under_supervisor(msgspec.json.decode(settings, type=Settings), control))
-
-
-if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1:]))

@@ -41,14 +41,14 @@ class Backend(msgspec.Struct, eq=False):
 
 def name_of(pool: str, url: str, taken: Container[str]) -> str:
     """`rocm-3fa9c1`: pool and digest of the address; more digits in the rare case that the short name is taken."""
-    digest = hashlib.sha256(redacted(url).encode()).hexdigest()
+    digest = hashlib.sha256(canonical_url(url).encode()).hexdigest()
     digits = NAME_DIGITS
     while (name := f"{pool}-{digest[:digits]}") in taken:
         digits += 1
     return name
 
 
-def redacted(url: str) -> str:
+def canonical_url(url: str) -> str:
     """The address without user, password, query and final slash."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))

@@ -13,16 +13,16 @@ import msgspec
 
 from ferrule._core import rank
 from ferrule.routing import selection
-from ferrule.routing.backend import Backend, BackendSpec, name_of, redacted
-from ferrule.routing.health import BreakerState, Health, HealthPolicy, Probed, Verdict
+from ferrule.routing.backend import Backend, BackendSpec, canonical_url, name_of
+from ferrule.routing.health import BreakerState, Health, HealthPolicy, ProbeStatus, Verdict
 from ferrule.routing.retry_budget import RetryBudget
-from ferrule.routing.selection import Choice, Limits
+from ferrule.routing.selection import Choice, LoadBounds
 from ferrule.routing.sessions import Session, SessionTable
 
 _NO_WORK_DONE = frozenset({Verdict.CONNECT_ERROR, Verdict.DRAINING})
 
 
-class PoolSettings(msgspec.Struct, frozen=True):
+class BalancerSettings(msgspec.Struct, frozen=True):
     """`slots`, `max_inflight`: of one backend, over all workers. `seed`: this worker's own, for jitter and keyless ties."""
 
     slots: int = 64
@@ -38,7 +38,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     backend: Backend
     session: Session | None
-    era: int
+    generation: int
     is_trial: bool
     is_retry: bool
     """Counts against the budget; until its first event."""
@@ -59,7 +59,7 @@ class BackendStatus(msgspec.Struct, frozen=True):
     sessions: int
 
 
-class PoolStatus(msgspec.Struct, frozen=True):
+class BalancerStatus(msgspec.Struct, frozen=True):
     name: str
     inflight: int
     sessions: int
@@ -67,10 +67,10 @@ class PoolStatus(msgspec.Struct, frozen=True):
     backends: list[BackendStatus]
 
 
-class Pool:
+class Balancer:
     """The backends that serve the same models."""
 
-    def __init__(self, name: str, settings: PoolSettings) -> None:
+    def __init__(self, name: str, settings: BalancerSettings) -> None:
         self.name = name
         self.inflight = 0
         self._policy = _policy(settings)
@@ -84,7 +84,7 @@ class Pool:
         self._epoch = 0
         self._review_at = -math.inf
 
-    def change(self, settings: PoolSettings) -> None:
+    def change(self, settings: BalancerSettings) -> None:
         """Other bounds and rules from now on; members, health and sessions stay."""
         self._policy = _policy(settings)
         self._limits = _limits(settings)
@@ -169,12 +169,12 @@ class Pool:
             backend.is_usable = False
         if choice.is_retry:
             self._budget.start()
-        return Attempt(backend, session, backend.health.era, is_trial, choice.is_retry)
+        return Attempt(backend, session, backend.health.generation, is_trial, choice.is_retry)
 
-    def answered(self, attempt: Attempt) -> None:
+    def record_success(self, attempt: Attempt) -> None:
         """The backend's first event, or its whole answer, has come. From then on a retry is a request like any other."""
         self._end_retry(attempt)
-        if attempt.backend.health.succeed(attempt.era):
+        if attempt.backend.health.succeed(attempt.generation):
             self._review_at = -math.inf
 
     def end(self, attempt: Attempt, verdict: Verdict, now: float) -> None:
@@ -190,7 +190,7 @@ class Pool:
             attempt.session.used_at = now
         self._end_retry(attempt)
         if verdict is Verdict.OK:
-            self.answered(attempt)
+            self.record_success(attempt)
         else:
             self._judge(attempt, verdict, now)
         if backend.is_draining:
@@ -232,7 +232,7 @@ class Pool:
         """Members to be probed now. Each is counted as asked: its answer goes to `probed`."""
         return [b for b in self._members if b.health.start_probe(now)]
 
-    def probed(self, backend: Backend, result: Probed, now: float, retry_after_s: float = 0.0) -> None:
+    def record_probe(self, backend: Backend, result: ProbeStatus, now: float, retry_after_s: float = 0.0) -> None:
         """A probe's answer. `retry_after_s`: what a busy backend (429) asked for."""
         backend.health.end_probe(result, now, retry_after_s)
         self._review(now)
@@ -244,9 +244,9 @@ class Pool:
 
     def _judge(self, attempt: Attempt, verdict: Verdict, now: float) -> None:
         health = attempt.backend.health
-        if health.wants_ejection(verdict, attempt.era) and self._may_eject(attempt.backend):
+        if health.wants_ejection(verdict, attempt.generation) and self._may_eject(attempt.backend):
             health.eject(verdict, now)
-        elif attempt.is_trial and attempt.era == health.era:
+        elif attempt.is_trial and attempt.generation == health.generation:
             health.end_trial()
         else:
             return
@@ -273,25 +273,25 @@ class Pool:
 
     # What others see
 
-    def status(self, now: float) -> PoolStatus:
+    def status(self, now: float) -> BalancerStatus:
         self._review(now)
         self._sessions.forget_idle(now)
-        return PoolStatus(self.name, self.inflight, len(self._sessions), self._budget.active, [_status_of(b) for b in self.backends])
+        return BalancerStatus(self.name, self.inflight, len(self._sessions), self._budget.active, [_status_of(b) for b in self.backends])
 
 
-def _policy(settings: PoolSettings) -> HealthPolicy:
+def _policy(settings: BalancerSettings) -> HealthPolicy:
     return msgspec.structs.replace(settings.health, seed=settings.seed)
 
 
-def _limits(settings: PoolSettings) -> Limits:
-    return Limits(math.ceil(settings.slots / settings.workers), math.ceil(settings.max_inflight / settings.workers))
+def _limits(settings: BalancerSettings) -> LoadBounds:
+    return LoadBounds(math.ceil(settings.slots / settings.workers), math.ceil(settings.max_inflight / settings.workers))
 
 
 def _status_of(backend: Backend) -> BackendStatus:
     health = backend.health
     return BackendStatus(
         name=backend.name,
-        url=redacted(backend.url),
+        url=canonical_url(backend.url),
         weight=backend.weight,
         healthy=backend.is_usable and health.breaker is BreakerState.CLOSED,
         probe="unknown" if health.is_up is None else "up" if health.is_up else "down",

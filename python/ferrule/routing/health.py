@@ -54,7 +54,7 @@ class HealthPolicy(msgspec.Struct, frozen=True):
     seed: int = 0
 
 
-class Probed(StrEnum):
+class ProbeStatus(StrEnum):
     OK = "ok"
     FAILED = "failed"
     BUSY = "busy"
@@ -75,8 +75,8 @@ class Health:
         self.is_up: bool | None = None
         """What probes say; None until the first one. A backend that was not probed yet may be tried."""
         self.breaker = BreakerState.CLOSED
-        self.era = 0
-        """Grows whenever the breaker opens or closes: a request of an older era says nothing about this one."""
+        self.generation = 0
+        """Grows whenever the breaker opens or closes: a request of an older generation says nothing about this one."""
         self.reopens_at = math.inf
         self.next_probe_at = -math.inf
         self._quiet_until = -math.inf
@@ -103,13 +103,13 @@ class Health:
         self.next_probe_at = now + self.policy.interval_s * (1.0 - 0.2 * self._jitter())
         return True
 
-    def end_probe(self, probed: Probed, now: float, retry_after_s: float = 0.0) -> None:
+    def end_probe(self, probed: ProbeStatus, now: float, retry_after_s: float = 0.0) -> None:
         """A probe has its answer. `BUSY` (429) is alive, and is not asked again for `retry_after_s`."""
-        if probed is Probed.BUSY:
+        if probed is ProbeStatus.BUSY:
             self._quiet_until = now + min(retry_after_s, MAX_BUSY_S)
             self.next_probe_at = max(self.next_probe_at, self._quiet_until)
             self._streak = max(self._streak, 0)
-        elif probed is Probed.OK:
+        elif probed is ProbeStatus.OK:
             self._streak = max(self._streak, 0) + 1
             self._rise(now)
         else:
@@ -148,9 +148,9 @@ class Health:
         self._has_trial = True
         return True
 
-    def succeed(self, era: int) -> bool:
+    def succeed(self, generation: int) -> bool:
         """A first event or a whole answer came. True: that closed the breaker."""
-        if era != self.era:
+        if generation != self.generation:
             return False
         self._failures = 0
         if self.breaker is BreakerState.CLOSED:
@@ -158,9 +158,9 @@ class Health:
         self._close()
         return True
 
-    def wants_ejection(self, verdict: Verdict, era: int) -> bool:
-        """Counts a failure of the current era; True: enough of them, `eject` is due."""
-        if era != self.era or self.is_up is False:
+    def wants_ejection(self, verdict: Verdict, generation: int) -> bool:
+        """Counts a failure of the current generation; True: enough of them, `eject` is due."""
+        if generation != self.generation or self.is_up is False:
             return False
         if verdict in _COUNTED:
             self._failures += 1
@@ -174,7 +174,7 @@ class Health:
         first_s = policy.connect_open_s if verdict is Verdict.CONNECT_ERROR else policy.error_open_s
         self.reopens_at = now + min(policy.max_open_s, first_s * 2.0 ** min(self._ejections, 16))
         self.breaker = BreakerState.OPEN
-        self.era += 1
+        self.generation += 1
         self._cause = verdict
         self._ejections += 1
         self._failures = 0
@@ -192,7 +192,7 @@ class Health:
 
     def start_over(self) -> None:
         """Another process has the address now: nothing known about the last one holds."""
-        self.era += 1
+        self.generation += 1
         self._close()
         self.is_up = None
         self.next_probe_at = self._quiet_until = -math.inf
@@ -201,7 +201,7 @@ class Health:
     def _close(self) -> None:
         if self.breaker is not BreakerState.CLOSED:
             self.breaker = BreakerState.CLOSED
-            self.era += 1
+            self.generation += 1
         self.reopens_at = math.inf
         self._failures = 0
         self._ejections = 0

@@ -22,7 +22,7 @@ Branch = Literal["home", "spill", "failover", "keyless"]
 AFFINITY: dict[Branch, str] = {"home": "home", "spill": "spill", "failover": "failover", "keyless": "none"}
 
 
-class Limits(msgspec.Struct, frozen=True):
+class LoadBounds(msgspec.Struct, frozen=True):
     """`slots`: requests a backend runs at once, below which nobody moves; `max_inflight`: none beyond it, ever."""
 
     slots: int = 64
@@ -38,7 +38,7 @@ class Choice(msgspec.Struct, frozen=True):
     is_retry: bool
 
 
-def by_session(order: Sequence[Backend], place: Backend, tried: Set[str], limits: Limits) -> Choice | None:
+def by_session(order: Sequence[Backend], place: Backend, tried: Set[str], limits: LoadBounds) -> Choice | None:
     """`order`: all members, best first; `place`: where the session is. None: nobody usable and untried has room."""
     home = order[0]
     if place.is_usable and place.inflight <= limits.slots and place.inflight < limits.max_inflight and not tried:
@@ -53,13 +53,13 @@ def by_session(order: Sequence[Backend], place: Backend, tried: Set[str], limits
     return Choice(chosen, "spill" if can_be_home else "failover", bool(tried))
 
 
-def keyless(order: Sequence[Backend], tried: Set[str], limits: Limits) -> Choice | None:
+def keyless(order: Sequence[Backend], tried: Set[str], limits: LoadBounds) -> Choice | None:
     """The least loaded for its weight; the first in `order` among equals."""
     least = _least_loaded(_with_room(order, tried, limits))
     return None if least is None else Choice(least, "keyless", bool(tried))
 
 
-def _below_bound(order: Sequence[Backend], place: Backend, tried: Set[str], limits: Limits) -> Backend | None:
+def _below_bound(order: Sequence[Backend], place: Backend, tried: Set[str], limits: LoadBounds) -> Backend | None:
     usable = [b for b in order if b.is_usable]
     candidates = _with_room([place, *(b for b in usable if b is not place)], tried, limits)
     if not candidates:
@@ -72,7 +72,7 @@ def _below_bound(order: Sequence[Backend], place: Backend, tried: Set[str], limi
     return _least_loaded(candidates)
 
 
-def _with_room(order: Sequence[Backend], tried: Set[str], limits: Limits) -> list[Backend]:
+def _with_room(order: Sequence[Backend], tried: Set[str], limits: LoadBounds) -> list[Backend]:
     return [b for b in order if b.is_usable and b.inflight < limits.max_inflight and b.name not in tried]
 
 

@@ -1,4 +1,4 @@
-"""What the simulated model says to a request: pieces of reasoning, text and tool calls, and how it ends.
+"""What the simulated model says to a request: deltas of reasoning, text and tool calls, and how it ends.
 
 Pure and deterministic: the same request gives the same answer. A token is a word with the blanks after it; a prompt token
 is four bytes of the request's messages and tools. Knows neither HTTP nor the wire format.
@@ -96,7 +96,7 @@ class Message(msgspec.Struct):
         return self.content or ""
 
 
-class Piece(msgspec.Struct, frozen=True):
+class Delta(msgspec.Struct, frozen=True):
     """One token of an answer. `kind`: reasoning, content, call (a call begins; `text` is the tool's name) or arguments."""
 
     kind: str
@@ -104,14 +104,14 @@ class Piece(msgspec.Struct, frozen=True):
     index: int = 0
 
 
-class Answer(msgspec.Struct):
-    pieces: list[Piece]
+class Completion(msgspec.Struct):
+    deltas: list[Delta]
     finish_reason: str
     stop_reason: str | None = None
 
     @property
     def reasoning_tokens(self) -> int:
-        return sum(piece.kind == "reasoning" for piece in self.pieces)
+        return sum(delta.kind == "reasoning" for delta in self.deltas)
 
 
 class PrefixCache:
@@ -166,11 +166,11 @@ def tools_of(request: ChatRequest) -> list[Tool]:
     return msgspec.json.decode(request.tools, type=list[Tool])
 
 
-def compose(request: ChatRequest, settings: SimSettings, max_tokens: int) -> Answer:
+def compose(request: ChatRequest, settings: SimSettings, max_tokens: int) -> Completion:
     """The answer to a valid request, cut at its stop strings and at `max_tokens`."""
     last = last_message(request)
-    calls, forced = _wanted_calls(request, last)
-    pieces = _reasoning(request, settings, last)
+    calls, forced = _choose_calls(request, last)
+    deltas = _reasoning(request, settings, last)
     if request.response_format and request.response_format.get("type") in ("json_schema", "json_object"):
         schema = request.response_format.get("json_schema", {}).get("schema", {"type": "object"})
         text = msgspec.json.encode(sample(schema, schema)).decode()
@@ -179,17 +179,17 @@ def compose(request: ChatRequest, settings: SimSettings, max_tokens: int) -> Ans
         text = "" if forced else "Let me look. "
     else:
         text = _speak(last.text, settings)
-    if pieces and text:
+    if deltas and text:
         text = "\n\n" + text  # the templates of reasoning models put a blank line there, and it reaches the wire
     stops = [request.stop] if isinstance(request.stop, str) else (request.stop or [])
     text, stop_reason = _cut_at_stop(text, stops)
-    pieces += [Piece("content", word) for word in _WORDS.findall(text)]
+    deltas += [Delta("content", word) for word in _WORDS.findall(text)]
     if stop_reason is None:
-        pieces += _call_pieces(calls)
-    if len(pieces) > max_tokens:
-        return Answer(pieces[:max_tokens], "length")
+        deltas += _call_deltas(calls)
+    if len(deltas) > max_tokens:
+        return Completion(deltas[:max_tokens], "length")
     # vLLM ends a forced named call with `stop`
-    return Answer(pieces, "tool_calls" if calls and stop_reason is None and forced != "named" else "stop", stop_reason)
+    return Completion(deltas, "tool_calls" if calls and stop_reason is None and forced != "named" else "stop", stop_reason)
 
 
 def sample(schema: Any, root: Any) -> Any:
@@ -224,7 +224,7 @@ def sample(schema: Any, root: Any) -> Any:
             return "sample"
 
 
-def _wanted_calls(request: ChatRequest, last: Message) -> tuple[list[Function], str | None]:
+def _choose_calls(request: ChatRequest, last: Message) -> tuple[list[Function], str | None]:
     tools = [tool.function for tool in tools_of(request)]
     if not tools or request.tool_choice == "none":
         return [], None
@@ -239,19 +239,19 @@ def _wanted_calls(request: ChatRequest, last: Message) -> tuple[list[Function], 
     return asked[:1] if request.parallel_tool_calls is False else asked, None
 
 
-def _call_pieces(calls: list[Function]) -> list[Piece]:
-    pieces: list[Piece] = []
+def _call_deltas(calls: list[Function]) -> list[Delta]:
+    deltas: list[Delta] = []
     for index, call in enumerate(calls):
         if index:
-            pieces.append(Piece("content", "\n"))  # left over between two calls by the XML parsers
-        pieces.append(Piece("call", call.name, index))
+            deltas.append(Delta("content", "\n"))  # left over between two calls by the XML parsers
+        deltas.append(Delta("call", call.name, index))
         schema = call.parameters or {"type": "object"}
         arguments = msgspec.json.encode(sample(schema, schema)).decode()
-        pieces += [Piece("arguments", arguments[at : at + 8], index) for at in range(0, len(arguments), 8)]
-    return pieces
+        deltas += [Delta("arguments", arguments[at : at + 8], index) for at in range(0, len(arguments), 8)]
+    return deltas
 
 
-def _reasoning(request: ChatRequest, settings: SimSettings, last: Message) -> list[Piece]:
+def _reasoning(request: ChatRequest, settings: SimSettings, last: Message) -> list[Delta]:
     off = (request.chat_template_kwargs or {}).get("enable_thinking", request.reasoning_effort != "none") is False
     if not settings.reasoning or off or request.continue_final_message:
         return []
@@ -260,7 +260,7 @@ def _reasoning(request: ChatRequest, settings: SimSettings, last: Message) -> li
     words = list(islice(cycle(_WORDS.findall(thought)), length))
     if request.thinking_token_budget is not None and request.thinking_token_budget >= 0:
         words = words[: request.thinking_token_budget]
-    return [Piece("reasoning", word) for word in words]
+    return [Delta("reasoning", word) for word in words]
 
 
 def _speak(prompt: str, settings: SimSettings) -> str:

@@ -15,11 +15,11 @@ from ferrule.sim.faults import Fault
 _decode_chat = msgspec.json.Decoder(ChatRequest).decode
 
 
-class Turn(msgspec.Struct):
+class Generation(msgspec.Struct):
     """One request on its way: what will be said, and what it costs."""
 
     request: ChatRequest
-    answer: model.Answer
+    completion: model.Completion
     usage: wire.Usage
     fault: Fault | None
 
@@ -37,7 +37,7 @@ class Engine:
         self.finished = 0
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
 
-    def admit(self, body: bytes) -> Turn:
+    def admit(self, body: bytes) -> Generation:
         """Raises `wire.Refusal`."""
         if self.draining:
             raise wire.Refusal(500, wire.DRAINING, kind="InternalServerError")
@@ -52,16 +52,16 @@ class Engine:
         settings = self.settings
         max_tokens = wire.check_limits(request, model=settings.model, max_model_len=settings.max_model_len, prompt_tokens=prompt_tokens)
         self._check_content(request, prompt)
-        said = model.compose(request, settings, max_tokens)
+        completion = model.compose(request, settings, max_tokens)
         if not request.include_reasoning:
-            said.pieces = [piece for piece in said.pieces if piece.kind != "reasoning"]
+            completion.deltas = [delta for delta in completion.deltas if delta.kind != "reasoning"]
         cached = self.cache.admit(prompt)
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += cached
-        reasoning_tokens = said.reasoning_tokens if settings.reasoning else None
-        usage = wire.Usage(prompt_tokens, cached, len(said.pieces), reasoning_tokens)
+        reasoning_tokens = completion.reasoning_tokens if settings.reasoning else None
+        usage = wire.Usage(prompt_tokens, cached, len(completion.deltas), reasoning_tokens)
         asked = faults.asked_in(model.last_message(request).text) if settings.scripted else None
-        return Turn(request, said, usage, asked or self.fault)
+        return Generation(request, completion, usage, asked or self.fault)
 
     def _check_content(self, request: ChatRequest, prompt: bytes) -> None:
         if not self.settings.images and b'"type":"image_url"' in prompt:

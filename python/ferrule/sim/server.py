@@ -20,7 +20,7 @@ from ferrule.config import reason_of
 from ferrule.sim import completion as model
 from ferrule.sim import faults, wire
 from ferrule.sim.completion import SimSettings
-from ferrule.sim.engine import Engine, Turn
+from ferrule.sim.engine import Engine, Generation
 from ferrule.sim.faults import FAULTS
 from ferrule.sim.stream import HEADERS, TICK_S, reset, stream
 
@@ -182,25 +182,25 @@ async def _tokenize(request: web.Request) -> web.Response:
 async def _chat(request: web.Request) -> web.StreamResponse:
     engine = request.app[ENGINE]
     try:
-        turn = engine.admit(await request.read())
+        generation = engine.admit(await request.read())
     except wire.Refusal as refusal:
         return _refuse(refusal)
     engine.running += 1
     try:
-        if turn.fault is not None:
-            refusal_or_none = await _before_the_head(request, turn)
+        if generation.fault is not None:
+            refusal_or_none = await _before_the_head(request, generation)
             if refusal_or_none is not None:
                 return refusal_or_none
-        if turn.request.stream:
-            return await stream(request, engine, turn)
-        return await _whole(engine, turn)
+        if generation.request.stream:
+            return await stream(request, engine, generation)
+        return await _whole(engine, generation)
     finally:
         engine.running -= 1
 
 
-async def _before_the_head(request: web.Request, turn: Turn) -> web.Response | None:
-    assert turn.fault is not None
-    match turn.fault.name:
+async def _before_the_head(request: web.Request, generation: Generation) -> web.Response | None:
+    assert generation.fault is not None
+    match generation.fault.name:
         case "refuse":
             reset(request)
             return web.Response()
@@ -213,23 +213,23 @@ async def _before_the_head(request: web.Request, turn: Turn) -> web.Response | N
         case "empty-200":
             return _json(b"")
         case "json-instead":
-            return _json(wire.whole_reply(turn.request.model or "sim", turn.answer, turn.usage))
+            return _json(wire.whole_reply(generation.request.model or "sim", generation.completion, generation.usage))
         case _:
             pass
     return None
 
 
-async def _whole(engine: Engine, turn: Turn) -> web.Response:
+async def _whole(engine: Engine, generation: Generation) -> web.Response:
     settings = engine.settings
-    if turn.fault is not None and turn.fault.name in ("error-first", "error-mid"):
+    if generation.fault is not None and generation.fault.name in ("error-first", "error-mid"):
         return _refuse(wire.Refusal(500, wire.DEAD, kind="InternalServerError"))
-    if turn.fault is not None and turn.fault.name == "abort":
-        turn.answer.finish_reason = "abort"
-    pace_s = len(turn.answer.pieces) / settings.tokens_per_second if settings.tokens_per_second else 0.0
+    if generation.fault is not None and generation.fault.name == "abort":
+        generation.completion.finish_reason = "abort"
+    pace_s = len(generation.completion.deltas) / settings.tokens_per_second if settings.tokens_per_second else 0.0
     await asyncio.sleep(settings.ttft_ms / 1000 + pace_s)
-    engine.generated_tokens += turn.usage.completion_tokens
+    engine.generated_tokens += generation.usage.completion_tokens
     engine.finished += 1
-    return _json(wire.whole_reply(settings.model, turn.answer, turn.usage))
+    return _json(wire.whole_reply(settings.model, generation.completion, generation.usage))
 
 
 def _json(body: bytes) -> web.Response:

@@ -12,21 +12,21 @@ import struct
 from aiohttp import web
 
 from ferrule.sim import wire
-from ferrule.sim.engine import Engine, Turn
+from ferrule.sim.engine import Engine, Generation
 from ferrule.sim.faults import Fault
 
 TICK_S = 0.01
 HEADERS = {"server": "uvicorn"}
 
 
-async def stream(request: web.Request, engine: Engine, turn: Turn) -> web.StreamResponse:
+async def stream(request: web.Request, engine: Engine, generation: Generation) -> web.StreamResponse:
     response = web.StreamResponse(headers={**HEADERS, "content-type": "text/event-stream; charset=utf-8", "vary": "Origin"})
     response.enable_chunked_encoding()
     await response.prepare(request)
-    frames = _frames(engine, turn)
+    frames = _frames(engine, generation)
     settings = engine.settings
-    send = _Sender(request, response, turn.fault)
-    fault = turn.fault.name if turn.fault else ""
+    send = _Sender(request, response, generation.fault)
+    fault = generation.fault.name if generation.fault else ""
     if fault == "keepalive-only":
         while True:
             await response.write(b": keep-alive\n\n")
@@ -35,9 +35,9 @@ async def stream(request: web.Request, engine: Engine, turn: Turn) -> web.Stream
         await send(frames.pop(0))
     if settings.ttft_ms:
         await asyncio.sleep(settings.ttft_ms / 1000)
-    if turn.fault is not None and fault == "silent-then-stream":
-        await asyncio.sleep(turn.fault.number)
-    await _paced(engine, send, frames, turn)
+    if generation.fault is not None and fault == "silent-then-stream":
+        await asyncio.sleep(generation.fault.number)
+    await _paced(engine, send, frames, generation)
     if fault == "cut-mid-chunk" and request.transport is not None:
         request.transport.write(b'400\r\ndata: {"id":"chatcmpl-')
         request.transport.close()
@@ -48,10 +48,10 @@ async def stream(request: web.Request, engine: Engine, turn: Turn) -> web.Stream
     return response
 
 
-async def _paced(engine: Engine, send: _Sender, frames: list[bytes], turn: Turn) -> None:
+async def _paced(engine: Engine, send: _Sender, frames: list[bytes], generation: Generation) -> None:
     """Token frames at their pace; the frames after the last token at once."""
     rate = engine.settings.tokens_per_second
-    tokens = len(turn.answer.pieces)
+    tokens = len(generation.completion.deltas)
     loop = asyncio.get_running_loop()
     begin, sent = loop.time(), 0
     while sent < tokens and rate and not send.is_cut:
@@ -61,9 +61,9 @@ async def _paced(engine: Engine, send: _Sender, frames: list[bytes], turn: Turn)
             engine.generated_tokens += due - sent
             sent = due
         if engine.aborting:
-            turn.answer.finish_reason = "abort"
-            turn.answer.pieces = turn.answer.pieces[:sent]
-            stopped = _closing(wire.Frames(engine.settings.model), engine, turn)
+            generation.completion.finish_reason = "abort"
+            generation.completion.deltas = generation.completion.deltas[:sent]
+            stopped = _closing(wire.Frames(engine.settings.model), engine, generation)
             await send(b"".join(stopped))
             return
         await asyncio.sleep(max(begin + (sent if sent < tokens else sent - 1) / rate - loop.time(), min(TICK_S, 1 / rate)))
@@ -72,23 +72,23 @@ async def _paced(engine: Engine, send: _Sender, frames: list[bytes], turn: Turn)
         await send(b"".join(frames[sent:]))
 
 
-# The frames of a turn, with what its fault makes of them
+# The frames of a generation, with what its fault makes of them
 
 
-def _frames(engine: Engine, turn: Turn) -> list[bytes]:
+def _frames(engine: Engine, generation: Generation) -> list[bytes]:
     frames = wire.Frames(engine.settings.model)
-    fault = turn.fault
+    fault = generation.fault
     if fault is not None and fault.name in ("error-first", "done-only"):
-        turn.answer.pieces = []
+        generation.completion.deltas = []
         return [wire.error_event(500, wire.DEAD), wire.DONE] if fault.name == "error-first" else [wire.DONE]
     stops_early = fault is not None and fault.name in ("error-mid", "abort", "no-finish", "garbage", "cut-mid-chunk")
     if fault is not None and stops_early:
-        turn.answer.pieces = turn.answer.pieces[: int(fault.number)]
-    options = turn.request.stream_options
-    every = turn.usage if options and options.continuous_usage_stats else None
-    body = [frames.piece(piece, every) for piece in turn.answer.pieces]
+        generation.completion.deltas = generation.completion.deltas[: int(fault.number)]
+    options = generation.request.stream_options
+    every = generation.usage if options and options.continuous_usage_stats else None
+    body = [frames.delta(delta, every) for delta in generation.completion.deltas]
     if fault is not None and fault.name == "abort":
-        turn.answer.finish_reason = "abort"
+        generation.completion.finish_reason = "abort"
     endings = {
         "error-mid": [wire.error_event(500, wire.DEAD), wire.DONE],
         "no-finish": [],
@@ -96,14 +96,14 @@ def _frames(engine: Engine, turn: Turn) -> list[bytes]:
         "garbage": [b"data: {this is not json\n\n"],
     }
     ending = endings.get(fault.name if fault else "")
-    return [frames.role(), *body, *(_closing(frames, engine, turn) if ending is None else ending)]
+    return [frames.role(), *body, *(_closing(frames, engine, generation) if ending is None else ending)]
 
 
-def _closing(frames: wire.Frames, engine: Engine, turn: Turn) -> list[bytes]:
-    closing = [frames.finish(turn.answer)]
-    if turn.request.stream_options and turn.request.stream_options.include_usage:
-        reasoning = turn.answer.reasoning_tokens if engine.settings.reasoning else None
-        usage = wire.Usage(turn.usage.prompt_tokens, turn.usage.cached_tokens, len(turn.answer.pieces), reasoning)
+def _closing(frames: wire.Frames, engine: Engine, generation: Generation) -> list[bytes]:
+    closing = [frames.finish(generation.completion)]
+    if generation.request.stream_options and generation.request.stream_options.include_usage:
+        reasoning = generation.completion.reasoning_tokens if engine.settings.reasoning else None
+        usage = wire.Usage(generation.usage.prompt_tokens, generation.usage.cached_tokens, len(generation.completion.deltas), reasoning)
         closing.append(frames.usage(usage))
     return [*closing, wire.DONE]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ferrule.sim.completion import Answer, ChatRequest, Piece
+from ferrule.sim.completion import ChatRequest, Completion, Delta
 
 _encode = msgspec.json.Encoder().encode
 
@@ -65,11 +65,11 @@ class Frames:
         end = b'{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null,"prompt_text":null}\n\n'
         return self._delta_head + end
 
-    def piece(self, piece: Piece, usage: Usage | None = None) -> bytes:
+    def delta(self, delta: Delta, usage: Usage | None = None) -> bytes:
         counted = b',"usage":' + usage.encode() if usage else b""
-        return self._delta_head + delta(piece) + _PLAIN_END + counted + b"}\n\n"
+        return self._delta_head + encode_delta(delta) + _PLAIN_END + counted + b"}\n\n"
 
-    def finish(self, answer: Answer) -> bytes:
+    def finish(self, answer: Completion) -> bytes:
         end = f'{{}},"logprobs":null,"finish_reason":"{answer.finish_reason}","stop_reason":'.encode()
         rest = b',"token_ids":null,"weight_versions":null}],"kv_transfer_params":null}\n\n'
         return self._delta_head + end + _encode(answer.stop_reason) + rest
@@ -78,22 +78,22 @@ class Frames:
         return self._head + b',"choices":[],"usage":' + usage.encode() + f',"system_fingerprint":"{FINGERPRINT}"}}\n\n'.encode()
 
 
-def delta(piece: Piece) -> bytes:
-    match piece.kind:
+def encode_delta(delta: Delta) -> bytes:
+    match delta.kind:
         case "call":
-            call = {"id": tool_call_id(), "type": "function", "index": piece.index, "function": {"name": piece.text}}
+            call = {"id": tool_call_id(), "type": "function", "index": delta.index, "function": {"name": delta.text}}
             return b'{"tool_calls":[' + _encode(call) + b"]}"
         case "arguments":
-            return b'{"tool_calls":[' + _encode({"index": piece.index, "function": {"arguments": piece.text}}) + b"]}"
+            return b'{"tool_calls":[' + _encode({"index": delta.index, "function": {"arguments": delta.text}}) + b"]}"
         case kind:
-            return b'{"' + kind.encode() + b'":' + _encode(piece.text) + b"}"
+            return b'{"' + kind.encode() + b'":' + _encode(delta.text) + b"}"
 
 
 def tool_call_id() -> str:
     return f"chatcmpl-tool-{secrets.token_hex(8)}"
 
 
-def whole_reply(model: str, answer: Answer, usage: Usage) -> bytes:
+def whole_reply(model: str, answer: Completion, usage: Usage) -> bytes:
     """The body of a reply that is not streamed."""
     text = "".join(_texts(answer, "content"))
     calls = list(_calls(answer))
@@ -192,11 +192,11 @@ def check_limits(request: ChatRequest, *, model: str, max_model_len: int, prompt
     return room if wanted is None else min(wanted, room)
 
 
-def _texts(answer: Answer, kind: str) -> Iterator[str]:
-    return (piece.text for piece in answer.pieces if piece.kind == kind)
+def _texts(answer: Completion, kind: str) -> Iterator[str]:
+    return (delta.text for delta in answer.deltas if delta.kind == kind)
 
 
-def _calls(answer: Answer) -> Iterator[dict[str, Any]]:
-    for call in (piece for piece in answer.pieces if piece.kind == "call"):
-        arguments = "".join(p.text for p in answer.pieces if p.kind == "arguments" and p.index == call.index)
+def _calls(answer: Completion) -> Iterator[dict[str, Any]]:
+    for call in (delta for delta in answer.deltas if delta.kind == "call"):
+        arguments = "".join(p.text for p in answer.deltas if p.kind == "arguments" and p.index == call.index)
         yield {"id": tool_call_id(), "type": "function", "function": {"name": call.text, "arguments": arguments or "{}"}}

@@ -10,7 +10,7 @@ from typing import TextIO
 
 import msgspec
 
-from ferrule.telemetry.request_record import Record
+from ferrule.telemetry.request_record import RequestRecord
 
 NAME_CHARS_MAX = 200
 
@@ -45,7 +45,7 @@ class AccessLog:
         self._out = out or sys.stdout
         self._format = _for_people if self._out.isatty() else _for_machines
 
-    def write(self, records: Iterable[Record]) -> None:
+    def write(self, records: Iterable[RequestRecord]) -> None:
         """Several lines in one write: a write for each would be a good part of a request's cost."""
         text = self._format(records)
         try:
@@ -55,11 +55,11 @@ class AccessLog:
             pass  # nobody reads the log any more, which is no reason to stop serving
 
 
-def _for_machines(records: Iterable[Record]) -> str:
+def _for_machines(records: Iterable[RequestRecord]) -> str:
     return _encode_lines([_line(record) for record in records]).decode("utf-8", "replace")
 
 
-def _line(record: Record) -> _Line:
+def _line(record: RequestRecord) -> _Line:
     """By position, in the order above: names would take as long again."""
     at, received_at = record.at, record.received_at
     return _Line(
@@ -86,11 +86,11 @@ def _line(record: Record) -> _Line:
     )
 
 
-def _for_people(records: Iterable[Record]) -> str:
+def _for_people(records: Iterable[RequestRecord]) -> str:
     return "".join(f"{_short_line(record)}\n" for record in records)
 
 
-def _short_line(record: Record) -> str:
+def _short_line(record: RequestRecord) -> str:
     what = f"{record.status} {record.route}"
     where = f"{record.model or '-'} → {record.backend} ({record.branch})" if record.backend else record.model or "-"
     tokens = f"{record.input_tokens}+{record.cache_read_tokens} in, {record.output_tokens} out" if record.has_outcome else ""

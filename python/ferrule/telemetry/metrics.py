@@ -1,7 +1,7 @@
 """What is counted, under the names people's dashboards use; and how the counts of several workers become one page.
 
 A series is a dict entry, so that counting costs a dict access and a vanished backend takes its series along. The text format is
-prometheus_client's. Histograms are Rust's, because the relay fills some of them without Python.
+prometheus_client's. Histograms are Rust's, because the connection fills some of them without Python.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Histogram:
             self.buckets()
 
     def buckets(self, *labels: str) -> Buckets:
-        """The buckets of one series; the relay is given these to fill by itself."""
+        """The buckets of one series; the connection is given these to fill by itself."""
         found = self.series.get(labels)
         if found is None:
             found = self.series[labels] = Buckets(self.edges_s)
@@ -163,7 +163,7 @@ class Aggregate:
     def __init__(self) -> None:
         self._buried: list[list[Family]] = []
 
-    def bury(self, families: list[Family]) -> None:
+    def retire(self, families: list[Family]) -> None:
         """Keeps the counts of a worker that is gone; its gauges are gone with it."""
         counted = [msgspec.structs.replace(family, samples=[]) if family.kind == "gauge" else family for family in families]
         self._buried = [merge([*self._buried, counted])]
@@ -190,7 +190,7 @@ def _joined(family: Family, a: Sample, b: Sample) -> Sample:
     return Sample(a.labels, together[family.across_workers]())
 
 
-class _Page:
+class _Collector:
     """prometheus_client's view of the families."""
 
     def __init__(self, families: list[Family]) -> None:
@@ -221,8 +221,8 @@ def _cumulative(edges_s: Sequence[float], counts: Sequence[int]) -> list[tuple[s
     return buckets
 
 
-def page(families: list[Family]) -> bytes:
+def render(families: list[Family]) -> bytes:
     """The text that Prometheus scrapes."""
     registry = CollectorRegistry()
-    registry.register(_Page(families))
+    registry.register(_Collector(families))
     return generate_latest(registry)

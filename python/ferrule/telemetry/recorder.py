@@ -1,6 +1,6 @@
 """Requests that are over, counted and logged a batch at a time: done one by one between other work it would cost three times as much.
 
-Nothing waits longer than a moment, and whoever looks at the counts has the ledger brought up to date first.
+Nothing waits longer than a moment, and whoever looks at the counts has the recorder brought up to date first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import defaultdict
 
 from ferrule.telemetry.accesslog import AccessLog
 from ferrule.telemetry.metrics import Metrics
-from ferrule.telemetry.request_record import OTHER, Record
+from ferrule.telemetry.request_record import OTHER, RequestRecord
 
 POST_AFTER_S = 0.02
 BATCH = 64
@@ -21,14 +21,14 @@ DROPPED_NAMES_MAX = 100
 Alike = tuple[str, str, int, str | None, str | None, str | None, bool, bool]
 
 
-class Ledger:
+class RequestRecorder:
     def __init__(self, metrics: Metrics, access_log: AccessLog) -> None:
         self._metrics = metrics
         self._access_log = access_log
-        self._open: list[Record] = []
+        self._open: list[RequestRecord] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, record: Record) -> None:
+    def add(self, record: RequestRecord) -> None:
         """Takes a record that no longer changes."""
         self._open.append(record)
         if len(self._open) >= BATCH:
@@ -43,7 +43,7 @@ class Ledger:
             self._timer = None
         records, self._open = self._open, []
         if records:
-            alike: defaultdict[Alike, list[Record]] = defaultdict(list)
+            alike: defaultdict[Alike, list[RequestRecord]] = defaultdict(list)
             for record in records:
                 alike[
                     record.route,
@@ -59,7 +59,7 @@ class Ledger:
                 self._count(same)
             self._access_log.write(records)
 
-    def _count(self, alike: list[Record]) -> None:
+    def _count(self, alike: list[RequestRecord]) -> None:
         """Requests that go into the same series."""
         metrics, one, number = self._metrics, alike[0], len(alike)
         metrics.requests.inc(one.route, one.label, str(one.status), by=number)
@@ -86,6 +86,6 @@ class Ledger:
         return parameter if (parameter,) in known or len(known) < DROPPED_NAMES_MAX else OTHER
 
 
-def _overhead_s(record: Record) -> float:
+def _overhead_s(record: RequestRecord) -> float:
     """What the proxy itself took until the request went out: nothing of the waits for a place and for a connection."""
     return max(0.0, record.sent_at - record.received_at - record.queued_s - record.connected_s)

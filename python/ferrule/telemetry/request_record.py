@@ -11,7 +11,7 @@ OTHER = "other"
 """The label of what clients named and nobody knows: labels are bounded."""
 
 
-class Record:
+class RequestRecord:
     """Times in seconds; tokens as the backend reported them. No text of a prompt and no key ever enters it."""
 
     __slots__ = (
@@ -50,11 +50,11 @@ class Record:
         self.trace_headers = ""
         """The request's own trace context for the backend, as header lines; empty when it has none."""
 
-    def chosen(self, choice: Choice) -> None:
+    def set_choice(self, choice: Choice) -> None:
         self.backend = choice.backend.name
         self.branch = choice.branch
 
-    def came_to(self, outcome: Outcome) -> None:
+    def set_outcome(self, outcome: Outcome) -> None:
         self.input_tokens = outcome.input_tokens
         self.output_tokens = outcome.output_tokens
         self.cache_read_tokens = outcome.cache_read_tokens

@@ -66,7 +66,7 @@ class Status(msgspec.Struct):
     latency: dict[str, Latency]
 
 
-def joined(workers: Sequence[list[PoolView]]) -> list[PoolView]:
+def merge_pools(workers: Sequence[list[PoolView]]) -> list[PoolView]:
     """The pools of several workers: a backend is healthy when all of them think so."""
     pools: dict[str, PoolView] = {}
     for view in (view for worker in workers for view in worker):
@@ -76,11 +76,11 @@ def joined(workers: Sequence[list[PoolView]]) -> list[PoolView]:
             continue
         known.queue_depth += view.queue_depth
         known.discovery_age_s = max(known.discovery_age_s, view.discovery_age_s)
-        known.backends = _joined_backends(known.backends, view.backends)
+        known.backends = _merge_backends(known.backends, view.backends)
     return list(pools.values())
 
 
-def _joined_backends(a: list[BackendView], b: list[BackendView]) -> list[BackendView]:
+def _merge_backends(a: list[BackendView], b: list[BackendView]) -> list[BackendView]:
     together = {backend.name: backend for backend in a}
     for backend in b:
         known = together.get(backend.name)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from ferrule.telemetry.request_record import Record
+from ferrule.telemetry.request_record import RequestRecord
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -35,7 +35,7 @@ _OPERATIONS = {"messages": "chat", "chat": "chat"}
 _NO_FAILURES = (None, "complete", "client_gone")
 
 
-def passed_on(headers: Mapping[str, str]) -> str:
+def forward_trace_headers(headers: Mapping[str, str]) -> str:
     """The client's trace context as header lines for the backend; empty when there is none, or none that is valid."""
     parent = headers.get("traceparent")
     if parent is None or _PARENT.fullmatch(parent) is None:
@@ -55,7 +55,7 @@ class Tracing:
         self._context = TraceContextTextMapPropagator()
         self._kind = SpanKind.SERVER
 
-    def begin(self, headers: Mapping[str, str], record: Record) -> Span:
+    def begin(self, headers: Mapping[str, str], record: RequestRecord) -> Span:
         """A span below the client's, if it has one; from now on the backend gets this one as its parent."""
         from opentelemetry.trace import set_span_in_context
 
@@ -66,7 +66,7 @@ class Tracing:
         record.trace_headers = _lines(sent.get("traceparent", ""), sent.get("tracestate"))
         return span
 
-    def end(self, span: Span, record: Record) -> None:
+    def end(self, span: Span, record: RequestRecord) -> None:
         from opentelemetry.trace import StatusCode
 
         if span.is_recording():
@@ -106,7 +106,7 @@ def open_tracing(environ: Mapping[str, str]) -> Tracing | None:
     return Tracing(provider)
 
 
-def attributes(record: Record) -> dict[str, AttributeValue]:
+def attributes(record: RequestRecord) -> dict[str, AttributeValue]:
     """What a request came to. Input tokens include those read from a cache, as the conventions have it."""
     found: dict[str, AttributeValue | None] = {
         "gen_ai.operation.name": _OPERATIONS.get(record.route),
@@ -129,7 +129,7 @@ def attributes(record: Record) -> dict[str, AttributeValue]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _name(record: Record) -> str:
+def _name(record: RequestRecord) -> str:
     operation = _OPERATIONS.get(record.route)
     return f"{operation} {record.model[:NAME_CHARS_MAX]}" if operation and record.model else record.route
 

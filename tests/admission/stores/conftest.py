@@ -49,12 +49,12 @@ class RedisServer:
     def hang(self) -> None:
         os.kill(self._process.pid, signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def begin_continuation(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         self.client.close()
-        self.go_on()
+        self.begin_continuation()
         self._process.kill()
         self._process.wait()
 

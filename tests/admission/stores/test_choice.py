@@ -10,7 +10,7 @@ from ferrule.admission.stores.choice import open_store
 from ferrule.admission.stores.memory import MemoryStore
 from ferrule.admission.stores.redis import RedisStore
 from ferrule.admission.stores.shared import SharedStore
-from ferrule.config import Limits, Secret
+from ferrule.config import LimitsConfig, Secret
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,6 @@ from ferrule.config import Limits, Secret
 async def test_the_store_that_the_settings_ask_for(store: str, has_counts_file: bool, kind: type, tmp_path: Path) -> None:
     path = tmp_path / "counts"
     SharedStore.create(path, workers=1)
-    opened = open_store(Limits(store=Secret(store)), str(path) if has_counts_file else None, worker=0)
+    opened = open_store(LimitsConfig(store=Secret(store)), str(path) if has_counts_file else None, worker=0)
     assert type(opened) is kind
     await opened.close()

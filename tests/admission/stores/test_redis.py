@@ -58,7 +58,7 @@ async def test_m09_a_hanging_redis_costs_a_bounded_wait(
             statuses = await asyncio.gather(*(client() for _ in range(50)))
             statuses += [await client() for _ in range(50)]
     finally:
-        redis_server.go_on()
+        redis_server.begin_continuation()
     assert set(statuses) == {200 if on_failure == "allow" else 529}
     assert refusals == ["store"] * 100
     assert max(waits) < 0.25
@@ -87,7 +87,7 @@ async def test_a_hang_leaves_no_slot_taken(redis_server: RedisServer) -> None:
     lost = await asyncio.gather(*(store.take(TENANT, 1, 0.0) for _ in range(3)), return_exceptions=True)
     assert [type(error) for error in lost] == [StoreUnavailable] * 3
     store.give_back(TENANT, held.ticket, 0, 0.0)
-    redis_server.go_on()
+    redis_server.begin_continuation()
     await recovered(store)
     await store.close()
     assert redis_server.client.zcard(SLOTS) == 0

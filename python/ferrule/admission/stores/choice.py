@@ -5,10 +5,10 @@ from __future__ import annotations
 from ferrule.admission.stores import Store
 from ferrule.admission.stores.memory import MemoryStore
 from ferrule.admission.stores.shared import SharedStore
-from ferrule.config import Limits
+from ferrule.config import LimitsConfig
 
 
-def open_store(limits: Limits, counts_file: str | None, worker: int) -> Store:
+def open_store(limits: LimitsConfig, counts_file: str | None, worker: int) -> Store:
     """`counts_file`: what the supervisor made with `SharedStore.create`; None when this process is alone."""
     store = limits.store.reveal()
     if store != "memory":

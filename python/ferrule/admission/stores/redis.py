@@ -124,7 +124,7 @@ class RedisStore:
                 renew_at = loop.time() + self._lease_s / 3
                 self._outbox += self._renewals()
             if self._outbox:
-                await self._exchange(self._next_batch())
+                await self._send_batch(self._next_batch())
 
     def _next_batch(self) -> list[_Command]:
         batch, self._outbox = self._outbox[:BATCH_COMMANDS], self._outbox[BATCH_COMMANDS:]
@@ -136,7 +136,7 @@ class RedisStore:
             tickets.setdefault(tenant, []).append(ticket)
         return [_Command(tenant, ("renew", self._lease_s, *held)) for tenant, held in tickets.items()]
 
-    async def _exchange(self, batch: list[_Command]) -> None:
+    async def _send_batch(self, batch: list[_Command]) -> None:
         try:
             async with asyncio.timeout(ROUND_TRIP_S):
                 results = await self._run(batch)

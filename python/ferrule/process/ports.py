@@ -1,0 +1,40 @@
+"""Ports: reserving one that workers share, and naming the setting behind one that cannot be opened."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ferrule.config import Address, ConfigError, Problem, reason_of
+from ferrule.process.worker import WorkerSettings
+
+
+def reserve(host: str, port: int) -> tuple[socket.socket, int]:
+    """Holds a port that workers will share, without listening on it; the socket is kept until they run. OSError when another process
+    has it, even one that would share it: the system would deal out connections between the two."""
+    _bound(host, port, is_shared=False).close()
+    held = _bound(host, port, is_shared=True)
+    return held, held.getsockname()[1]
+
+
+def _bound(host: str, port: int, *, is_shared: bool) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(is_shared))
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+@contextmanager
+def blame_setting(setting: str, address: Address, settings: WorkerSettings) -> Iterator[None]:
+    """What keeps a port from being opened, as a problem of the setting or the flag that names it."""
+    try:
+        yield
+    except OSError as trouble:
+        path = setting if getattr(settings.flags, setting) is None else f"--{setting}"
+        raise ConfigError([Problem(path, f"{address}: {reason_of(trouble)}")]) from None
