@@ -1,7 +1,8 @@
-"""What routing by session is worth: a simulation of agent sessions on machines with prefix caches, by the code that chooses.
+"""What routing by session is worth: a simulation of agent sessions on machines with prefix caches,
+by the code that chooses.
 
-Nothing is measured on engines: time and machines are a model (affinity_model.py). What is real is `ferrule.routing`: `ours` is the
-proxy's own pool, and the others use its hashing and its rules.
+Nothing is measured on engines: time and machines are a model (affinity_model.py). What is real is
+`ferrule.routing`: `ours` is the proxy's own pool, and the others use its hashing and its rules.
 
     python bench/affinity.py [--minutes 30] [--out bench/results]
 """
@@ -38,8 +39,9 @@ Rule = Callable[[Sequence[Backend], Sequence[Backend]], Backend]
 
 
 class Results(msgspec.Struct):
-    """`even`: each conversation is a session. `hot`: 60 % of the sessions belong to one user; keyed by session as the proxy does,
-    and by user for comparison. `fans`: a few sessions fan out into all conversations."""
+    """`even`: each conversation is a session. `hot`: 60 % of the sessions belong to one user; keyed
+    by session as the proxy does, and by user for comparison. `fans`: a few sessions fan out into
+    all conversations."""
 
     world: World
     even: list[Score]
@@ -52,7 +54,9 @@ class Ours:
 
     def __init__(self, world: World) -> None:
         self.pool = Balancer("sim", BalancerSettings(slots=world.slots, max_inflight=UNBOUNDED))
-        self.pool.update([BackendSpec(f"http://10.0.0.{number}:8000") for number in range(world.machines)], 0.0)
+        self.pool.update(
+            [BackendSpec(f"http://10.0.0.{number}:8000") for number in range(world.machines)], 0.0
+        )
 
     def start(self, key: bytes, now: float) -> Attempt:
         choice = self.pool.choose(key, frozenset(), now)
@@ -64,7 +68,8 @@ class Ours:
 
 
 class ByRule:
-    """The same backends and the same order for each session, with another rule in place of the pool's."""
+    """The same backends and the same order for each session, with another rule in place of the
+    pool's."""
 
     def __init__(self, world: World, rule: Rule) -> None:
         self._backends = Ours(world).pool.backends
@@ -98,7 +103,8 @@ def rendezvous(order: Sequence[Backend], everybody: Sequence[Backend]) -> Backen
 
 
 def textbook_bound(order: Sequence[Backend], everybody: Sequence[Backend]) -> Backend:
-    """Consistent hashing with bounded loads (Mirrokni et al. 2016): no floor, no memory of where a session went."""
+    """Consistent hashing with bounded loads (Mirrokni et al. 2016): no floor, no memory of where a
+    session went."""
     bound = math.ceil(STRETCH * (sum(b.inflight for b in order) + 1) / len(order))
     return next(b for b in order if b.inflight < bound)
 
@@ -153,7 +159,10 @@ def missed(results: Results) -> list[str]:
         (ours.kv_hit_rate >= 0.95, f"KV hit rate {ours.kv_hit_rate:.1%} ≥ 95 %"),
         (robin.kv_hit_rate <= 0.45, f"round robin's KV hit rate {robin.kv_hit_rate:.1%} ≤ 45 %"),
         (ours.moved_turns <= 0.05, f"moved turns {ours.moved_turns:.1%} ≤ 5 %"),
-        (hot.ttft_p95_s <= 2.0 * ours.ttft_p95_s, f"p95 with a hot user {hot.ttft_p95_s:.2f} s ≤ 2 × {ours.ttft_p95_s:.2f} s"),
+        (
+            hot.ttft_p95_s <= 2.0 * ours.ttft_p95_s,
+            f"p95 with a hot user {hot.ttft_p95_s:.2f} s ≤ 2 × {ours.ttft_p95_s:.2f} s",
+        ),
     ]
     return [text for is_reached, text in bars if not is_reached]
 
@@ -161,24 +170,38 @@ def missed(results: Results) -> list[str]:
 def table(scores: Sequence[Score]) -> str:
     head = f"{'policy':<26}{'KV hit':>9}{'moved':>9}{'TTFT p50':>11}{'TTFT p95':>11}{'turns':>9}"
     rows = [
-        f"{s.policy:<26}{s.kv_hit_rate:>9.1%}{s.moved_turns:>9.1%}{s.ttft_p50_s:>9.2f} s{s.ttft_p95_s:>9.2f} s{s.turns:>9}" for s in scores
+        f"{s.policy:<26}{s.kv_hit_rate:>9.1%}{s.moved_turns:>9.1%}{s.ttft_p50_s:>9.2f} "
+        f"s{s.ttft_p95_s:>9.2f} s{s.turns:>9}"
+        for s in scores
     ]
     return "\n".join([head, *rows])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Simulate routing policies under agent sessions.")
-    parser.add_argument("--minutes", type=float, default=World().minutes, help="simulated, after the warm-up")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="directory for affinity.json and affinity.svg")
+    parser.add_argument(
+        "--minutes", type=float, default=World().minutes, help="simulated, after the warm-up"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(__file__).parent / "results",
+        help="directory for affinity.json and affinity.svg",
+    )
     options = parser.parse_args()
     world = World(minutes=options.minutes)
     results = simulate(world)
-    print(f"A simulation: {world.sessions} agent sessions on {world.machines} machines, {world.minutes:g} minutes.\n")
+    print(
+        f"A simulation: {world.sessions} agent sessions on {world.machines} machines, "
+        f"{world.minutes:g} minutes.\n"
+    )
     print(table(results.even))
     print(f"\n{HOT_SHARE:.0%} of the sessions belong to one user:\n\n{table(results.hot)}")
     print(f"\n{FANS} sessions fan out into all conversations:\n\n{table(results.fans)}\n")
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "affinity.json").write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
+    (options.out / "affinity.json").write_bytes(
+        msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n"
+    )
     (options.out / "affinity.svg").write_text(chart(results.even))
     failures = missed(results)
     print("\n".join(f"missed: {text}" for text in failures) or "All bars are reached.")

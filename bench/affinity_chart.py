@@ -1,4 +1,5 @@
-"""The chart of `affinity.py`: three panels of bars, as plain SVG that reads on a light and on a dark page."""
+"""The chart of `affinity.py`: three panels of bars, as plain SVG that reads on a light and on a
+dark page."""
 
 from __future__ import annotations
 
@@ -24,8 +25,10 @@ def chart(scores: Sequence[Score]) -> str:
     ]
     width, height = LABEL + len(panels) * (PANEL + VALUE), TOP + ROW * len(scores) + 10
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
-        "<style>text{font:13px system-ui,sans-serif;fill:#64748b}.t{font-weight:600}.o{fill:#c2410c;font-weight:600}</style>",
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="img">',
+        "<style>text{font:13px "
+        "system-ui,sans-serif;fill:#64748b}.t{font-weight:600}.o{fill:#c2410c;font-weight:600}</style>",
         '<text class="t" x="8" y="20">Routing policies under agent sessions: a simulation</text>',
     ]
     for row, score in enumerate(scores):
@@ -35,14 +38,19 @@ def chart(scores: Sequence[Score]) -> str:
         parts.append(f'<text class="t" x="{left}" y="{TOP - 14}">{escape(title)}</text>')
         most = max(value_of(score) for score in scores) or 1.0
         for row, score in enumerate(scores):
-            parts += _bar(left, row, value_of(score) / most, shown(value_of(score)), score.policy == "ferrule")
+            parts += _bar(
+                left, row, value_of(score) / most, shown(value_of(score)), score.policy == "ferrule"
+            )
     return "\n".join([*parts, "</svg>", ""])
 
 
 def _bar(left: int, row: int, share: float, shown: str, is_ours: bool) -> list[str]:
     length = max(1.0, share * (PANEL - 20))
     colour = OURS if is_ours else OTHERS
-    rect = f'<rect x="{left}" y="{TOP + row * ROW}" width="{length:.1f}" height="{ROW - 8}" rx="2" fill="{colour}"/>'
+    rect = (
+        f'<rect x="{left}" y="{TOP + row * ROW}" width="{length:.1f}" height="{ROW - 8}" rx="2" '
+        f'fill="{colour}"/>'
+    )
     return [rect, _text(left + length + 6, row, shown, is_ours=is_ours)]
 
 

@@ -1,6 +1,8 @@
-"""The model behind `affinity.py`: agent sessions in a closed loop on machines that prefill in turn and keep a prefix cache.
+"""The model behind `affinity.py`: agent sessions in a closed loop on machines that prefill in turn
+and keep a prefix cache.
 
-Events in simulated time. Knows of routing only that a policy picks a backend for a key and is told when the turn is over.
+Events in simulated time. Knows of routing only that a policy picks a backend for a key and is told
+when the turn is over.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class Policy(Protocol):
 
 
 class Score(msgspec.Struct):
-    """What a policy came to. `moved_turns`: share of turns on another machine than the turn before of their session."""
+    """What a policy came to. `moved_turns`: share of turns on another machine than the turn before
+    of their session."""
 
     policy: str
     kv_hit_rate: float
@@ -74,7 +77,8 @@ class Turn(msgspec.Struct, eq=False):
 
 
 class Machine:
-    """An engine: so many requests at once, prefill one after the other, a prefix cache that forgets the longest unused."""
+    """An engine: so many requests at once, prefill one after the other, a prefix cache that forgets
+    the longest unused."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -86,12 +90,17 @@ class Machine:
 
     def cached(self, session: Session) -> int:
         """Tokens of the session's prompt that need no prefill."""
-        return min(session.history_tokens, max(self._cache.get(session.number, 0), self.world.common_tokens))
+        return min(
+            session.history_tokens,
+            max(self._cache.get(session.number, 0), self.world.common_tokens),
+        )
 
     def first_token_at(self, session: Session, now: float) -> float:
         """Attention makes a new token dearer the more there is before it."""
         new_tokens = session.history_tokens - self.cached(session)
-        cost_s = new_tokens / self.world.prefill_tokens_per_s * (1.0 + session.history_tokens / 200_000)
+        cost_s = (
+            new_tokens / self.world.prefill_tokens_per_s * (1.0 + session.history_tokens / 200_000)
+        )
         self._prefill_free_at = max(now, self._prefill_free_at) + cost_s
         return self._prefill_free_at + self.world.token_s
 
@@ -110,7 +119,8 @@ class Machine:
 
 
 class Simulation:
-    """One policy under one load. A session waits for each answer, runs a tool or is read, and asks again with all that was said."""
+    """One policy under one load. A session waits for each answer, runs a tool or is read, and asks
+    again with all that was said."""
 
     def __init__(self, world: World, policy: Policy, key_of: Callable[[int], bytes]) -> None:
         self.world = world
@@ -147,7 +157,9 @@ class Simulation:
     def _open_session(self, now: float) -> None:
         world, rng = self.world, self._rng
         opening = world.common_tokens + rng.randint(*world.opening_tokens)
-        session = Session(self._opened, self._key_of(self._opened), opening, rng.randint(*world.turns))
+        session = Session(
+            self._opened, self._key_of(self._opened), opening, rng.randint(*world.turns)
+        )
         self._opened += 1
         self._ask(session, now)
 
@@ -171,7 +183,10 @@ class Simulation:
             self._moved += session.backend not in ("", turn.attempt.backend.name)
             self._ttfts.append(first_at - turn.asked_at)
         session.backend = turn.attempt.backend.name
-        self._at(first_at + turn.output_tokens * self.world.token_s, lambda at: self._end(machine, turn, at))
+        self._at(
+            first_at + turn.output_tokens * self.world.token_s,
+            lambda at: self._end(machine, turn, at),
+        )
 
     def _end(self, machine: Machine, turn: Turn, now: float) -> None:
         self._policy.end(turn.attempt, now)

@@ -1,14 +1,21 @@
 """The request bodies that benchmarks send, in Messages and in chat form with the same content.
 
-`@ID@` stands for the number of the stream and is filled in by the other end. Text is fixed, so runs can be compared.
+`@ID@` stands for the number of the stream and is filled in by the other end. Text is fixed, so runs
+can be compared.
 """
 
 import json
 from typing import Any
 
 _QUESTION = "Explain how a KV cache works in two sentences, please. stream=<@ID@>"
-_SENTENCE = "The server keeps the keys and values of every token it has read, so that the next one costs one step. "
-_TOOL_TEXT = "Reads a file from the local file system. The path must be absolute. Reads up to 2000 lines from the beginning. " * 6
+_SENTENCE = (
+    "The server keeps the keys and values of every token it has read, so that the next one costs "
+    "one step. "
+)
+_TOOL_TEXT = (
+    "Reads a file from the local file system. The path must be absolute. Reads up to 2000 lines "
+    "from the beginning. " * 6
+)
 SHORT_TOKENS = 4096
 
 
@@ -18,7 +25,8 @@ def short(path: str) -> str:
 
 
 def agent(path: str, size_kb: int) -> str:
-    """What an agent sends in the middle of its work: a long system prompt, tools, and a history of calls and results."""
+    """What an agent sends in the middle of its work: a long system prompt, tools, and a history of
+    calls and results."""
     system = _SENTENCE * 300
     turns: list[dict[str, Any]] = []
     chat = path.endswith("chat/completions")
@@ -38,13 +46,24 @@ def _exchange(number: int, chat: bool) -> list[dict[str, Any]]:
     result = f"{number}: " + _SENTENCE * 20
     if chat:
         function = {"name": "tool_0", "arguments": json.dumps(arguments)}
-        said = {"role": "assistant", "content": "I look.", "tool_calls": [{"id": call, "type": "function", "function": function}]}
-        return [{"role": "user", "content": "Go on."}, said, {"role": "tool", "tool_call_id": call, "content": result}]
+        said = {
+            "role": "assistant",
+            "content": "I look.",
+            "tool_calls": [{"id": call, "type": "function", "function": function}],
+        }
+        return [
+            {"role": "user", "content": "Go on."},
+            said,
+            {"role": "tool", "tool_call_id": call, "content": result},
+        ]
     use = {"type": "tool_use", "id": call, "name": "tool_0", "input": arguments}
     return [
         {"role": "user", "content": "Go on."},
         {"role": "assistant", "content": [{"type": "text", "text": "I look."}, use]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call, "content": result}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": call, "content": result}],
+        },
         {"role": "assistant", "content": "I have read it."},
     ]
 
@@ -52,12 +71,18 @@ def _exchange(number: int, chat: bool) -> list[dict[str, Any]]:
 def _tool(number: int, chat: bool) -> dict[str, Any]:
     schema = {
         "type": "object",
-        "properties": {"path": {"type": "string", "description": "Where."}, "limit": {"type": "integer", "description": "How many lines."}},
+        "properties": {
+            "path": {"type": "string", "description": "Where."},
+            "limit": {"type": "integer", "description": "How many lines."},
+        },
         "required": ["path"],
     }
     name = f"tool_{number}"
     if chat:
-        return {"type": "function", "function": {"name": name, "description": _TOOL_TEXT, "parameters": schema}}
+        return {
+            "type": "function",
+            "function": {"name": name, "description": _TOOL_TEXT, "parameters": schema},
+        }
     return {"name": name, "description": _TOOL_TEXT, "input_schema": schema}
 
 

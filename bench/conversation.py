@@ -1,6 +1,8 @@
-"""A session of an agent as the load generator plays it: a system prompt, tools, and a history that grows turn by turn.
+"""A session of an agent as the load generator plays it: a system prompt, tools, and a history that
+grows turn by turn.
 
-Text is made from a seed, so two runs with one seed send the same bytes. Knows nothing of HTTP, time or measurement.
+Text is made from a seed, so two runs with one seed send the same bytes. Knows nothing of HTTP, time
+or measurement.
 """
 
 import random
@@ -9,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-# Common English words are about one token each in any current tokenizer; the rest of a token is the occasional comma.
+# Common English words are about one token each in any current tokenizer; the rest of a token is the
+# occasional comma.
 _TEXT = """the file of server request and to in model cache token stream a is that for it with as on be at by this from or an are not
 error test value line function class return import call state time list key path result user session message tool output"""
 _WORDS = tuple(_TEXT.split())
@@ -46,12 +49,15 @@ class Conversation:
         return {"x-claude-code-session-id": self.session_id}
 
     def body(self) -> bytes:
-        """The next turn's request. Repeated calls without `answered` between them would add a second user message."""
+        """The next turn's request. Repeated calls without `answered` between them would add a
+        second user message."""
         self.turn += 1
         self._history.append({"role": "user", "content": self._user_content()})
         low, high = self._shape.output_tokens
         limit = self._random.randint(low, high)
-        return msgspec.json.encode(self._chat_body(limit) if self._shape.route == "chat" else self._messages_body(limit))
+        return msgspec.json.encode(
+            self._chat_body(limit) if self._shape.route == "chat" else self._messages_body(limit)
+        )
 
     def answered(self, content: list[dict[str, Any]]) -> None:
         """`content`: the blocks of the reply, as the Messages API sends them back."""
@@ -60,7 +66,9 @@ class Conversation:
             text = "".join(block.get("text", "") for block in content)
             self._history.append({"role": "assistant", "content": text})
         else:
-            self._history.append({"role": "assistant", "content": content or [{"type": "text", "text": "(nothing)"}]})
+            self._history.append(
+                {"role": "assistant", "content": content or [{"type": "text", "text": "(nothing)"}]}
+            )
 
     def failed(self) -> None:
         """Takes the last user message back, so that the next turn is a valid one."""
@@ -70,14 +78,19 @@ class Conversation:
         text = self._text(self._shape.prompt_tokens)
         if not self._pending_calls:
             return text
-        return [{"type": "tool_result", "tool_use_id": call, "content": text} for call in self._pending_calls]
+        return [
+            {"type": "tool_result", "tool_use_id": call, "content": text}
+            for call in self._pending_calls
+        ]
 
     def _messages_body(self, limit: int) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self._shape.model,
             "max_tokens": limit,
             "stream": True,
-            "system": [{"type": "text", "text": self._system, "cache_control": {"type": "ephemeral"}}],
+            "system": [
+                {"type": "text", "text": self._system, "cache_control": {"type": "ephemeral"}}
+            ],
             "metadata": {"user_id": msgspec.json.encode({"session_id": self.session_id}).decode()},
             "messages": self._history,
         }
@@ -100,6 +113,13 @@ class Conversation:
 
 
 def _tool(number: int) -> dict[str, Any]:
-    properties = {name: {"type": "string", "description": f"The {name} to work on."} for name in ("path", "pattern", "content")}
+    properties = {
+        name: {"type": "string", "description": f"The {name} to work on."}
+        for name in ("path", "pattern", "content")
+    }
     schema = {"type": "object", "properties": properties, "required": ["path"]}
-    return {"name": f"tool_{number}", "description": f"Tool number {number} of an agent.", "input_schema": schema}
+    return {
+        "name": f"tool_{number}",
+        "description": f"Tool number {number} of an agent.",
+        "input_schema": schema,
+    }

@@ -1,6 +1,8 @@
-"""Speed of counting tokens: ferrule's own counter beside tiktoken and tokenizers, on one text, one thread, one core.
+"""Speed of counting tokens: ferrule's own counter beside tiktoken and tokenizers, on one text, one
+thread, one core.
 
-The peers run in their own venv as `counting.py --peer`, because the product does not depend on them.
+The peers run in their own venv as `counting.py --peer`, because the product does not depend on
+them.
 """
 
 import json
@@ -29,14 +31,18 @@ def speed(count: Callable[[], int], size_bytes: int) -> tuple[list[float], int]:
 
 
 def train(text: str, path: Path) -> None:
-    """A byte-level BPE of 32,000 pieces as a tokenizer.json, trained on the text at hand: any model's file would do."""
+    """A byte-level BPE of 32,000 pieces as a tokenizer.json, trained on the text at hand: any
+    model's file would do."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator([text], trainers.BpeTrainer(vocab_size=32000, initial_alphabet=alphabet, show_progress=False))
+    tokenizer.train_from_iterator(
+        [text],
+        trainers.BpeTrainer(vocab_size=32000, initial_alphabet=alphabet, show_progress=False),
+    )
     tokenizer.save(str(path))
 
 
@@ -46,7 +52,9 @@ def peers(text: str, tokenizer_json: Path) -> list[dict[str, Any]]:
 
     def add(counter: str, tokenizer: str, count: Callable[[], int]) -> None:
         speeds, tokens = speed(count, size)
-        rows.append({"counter": counter, "tokenizer": tokenizer, "speeds": speeds, "tokens": tokens})
+        rows.append(
+            {"counter": counter, "tokenizer": tokenizer, "speeds": speeds, "tokens": tokens}
+        )
 
     from tokenizers import Tokenizer
 
@@ -65,11 +73,17 @@ def own(text: str, tokenizer_json: Path) -> list[dict[str, Any]]:
     from ferrule import _core
 
     rows = []
-    for name, label in (("cl100k_base", "cl100k_base"), ("o200k_base", "o200k_base"), (str(tokenizer_json), "tokenizer.json")):
+    for name, label in (
+        ("cl100k_base", "cl100k_base"),
+        ("o200k_base", "o200k_base"),
+        (str(tokenizer_json), "tokenizer.json"),
+    ):
         if label == "tokenizer.json" and not tokenizer_json.exists():
             continue
         tokenizer = _core.Tokenizer(name)
-        speeds, tokens = speed(lambda tokenizer=tokenizer: tokenizer.count([text]), len(text.encode()))  # type: ignore[misc]
+        speeds, tokens = speed(
+            lambda tokenizer=tokenizer: tokenizer.count([text]), len(text.encode())
+        )  # type: ignore[misc]
         rows.append({"counter": "ferrule", "tokenizer": label, "speeds": speeds, "tokens": tokens})
     return rows
 
@@ -81,13 +95,23 @@ def measure(text: str, cache: Path, directory: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     python = cache / "peers/tokenizers/bin/python"
     if python.exists():
-        # LiteLLM ships the merges of cl100k_base under the name that tiktoken's cache looks for: no download.
-        merges = next(iter((cache / "peers/litellm").glob("lib/*/site-packages/litellm/litellm_core_utils/tokenizers")), None)
+        # LiteLLM ships the merges of cl100k_base under the name that tiktoken's cache looks for: no
+        # download.
+        merges = next(
+            iter(
+                (cache / "peers/litellm").glob(
+                    "lib/*/site-packages/litellm/litellm_core_utils/tokenizers"
+                )
+            ),
+            None,
+        )
         env = {**os.environ, "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         if merges:
             env["TIKTOKEN_CACHE_DIR"] = str(merges)
         command = [str(python), __file__, "--peer", str(text_file), str(tokenizer_json)]
-        rows += json.loads(subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout)
+        rows += json.loads(
+            subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+        )
     return own(text, tokenizer_json) + rows
 
 

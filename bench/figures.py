@@ -1,4 +1,5 @@
-"""The shape of `results/last.json`, and how several rounds become one figure. Knows neither proxies nor processes."""
+"""The shape of `results/last.json`, and how several rounds become one figure. Knows neither proxies
+nor processes."""
 
 import statistics
 from collections.abc import Sequence

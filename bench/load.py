@@ -1,9 +1,11 @@
-"""A load generator for a running proxy: multi-turn agent sessions with growing history, closed loop or open loop.
+"""A load generator for a running proxy: multi-turn agent sessions with growing history, closed loop
+or open loop.
 
     .venv/bin/python bench/load.py --url http://127.0.0.1:8080 --sessions 64 --concurrency 16 --duration 30
 
-Closed loop (`--concurrency C`): C turns are under way at any time. Open loop (`--rate R`): turns begin by a Poisson clock,
-R a second, however many are still under way. Ends with a table; `--csv` and `--json` keep the run.
+Closed loop (`--concurrency C`): C turns are under way at any time. Open loop (`--rate R`): turns
+begin by a Poisson clock, R a second, however many are still under way. Ends with a table; `--csv`
+and `--json` keep the run.
 """
 
 import argparse
@@ -44,7 +46,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Load:
-    """The running load. Sessions wait in `_ready` between their turns; a session that has had its turns makes room for a new one."""
+    """The running load. Sessions wait in `_ready` between their turns; a session that has had its
+    turns makes room for a new one."""
 
     def __init__(self, plan: Plan, shape: Shape, http: aiohttp.ClientSession) -> None:
         self.samples: list[Sample] = []
@@ -68,7 +71,11 @@ class Load:
         self._ready.extend(self._open() for _ in range(self._plan.sessions))
         watcher = asyncio.create_task(self._watch())
         try:
-            await (self._closed_loop() if self._plan.rate_per_s is None else self._open_loop(self._plan.rate_per_s))
+            await (
+                self._closed_loop()
+                if self._plan.rate_per_s is None
+                else self._open_loop(self._plan.rate_per_s)
+            )
         finally:
             for task in (watcher, *self._resting):
                 task.cancel()
@@ -96,7 +103,8 @@ class Load:
                 await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
                 if self.elapsed_s >= self._plan.duration_s:
                     return
-                # No session is free: a new one comes, or the load would wait for the proxy and not be open any more.
+                # No session is free: a new one comes, or the load would wait for the proxy and not
+                # be open any more.
                 session = self._ready.popleft() if self._ready else self._open()
                 group.create_task(self._turn(session))
 
@@ -112,7 +120,9 @@ class Load:
 
     async def _turn(self, session: Conversation) -> None:
         body = session.body()
-        sample = Sample(session=session.session_id, turn=session.turn, started_s=time.perf_counter())
+        sample = Sample(
+            session=session.session_id, turn=session.turn, started_s=time.perf_counter()
+        )
         reader = Reader(sample)
         self.in_flight += 1
         try:
@@ -141,7 +151,9 @@ class Load:
             reader.sample.backend = response.headers.get("x-ferrule-backend")
             reader.sample.affinity = response.headers.get("x-ferrule-affinity")
             if response.status != 200:
-                reader.sample.error = f"status {response.status} {_error_type(await response.read())}"
+                reader.sample.error = (
+                    f"status {response.status} {_error_type(await response.read())}"
+                )
                 return
             await reader.read(response.content)
 
@@ -164,8 +176,10 @@ class Load:
         errors = sum(s.error is not None for s in self.samples)
         tokens = sum(s.output_tokens for s in recent) / min(10.0, max(self.elapsed_s, 0.1))
         return (
-            f"{self.elapsed_s:6.1f}/{self._plan.duration_s:.0f} s  in flight {self.in_flight:4d}  done {len(self.samples):6d}"
-            f"  errors {errors:4d}  {tokens:7.0f} tok/s  TTFT p50/p99 {ttft.p50:.0f}/{ttft.p99:.0f} ms "
+            f"{self.elapsed_s:6.1f}/{self._plan.duration_s:.0f} s  in flight {self.in_flight:4d} "
+            f" done {len(self.samples):6d}"
+            f"  errors {errors:4d}  {tokens:7.0f} tok/s  TTFT p50/p99 "
+            f"{ttft.p50:.0f}/{ttft.p99:.0f} ms "
         )
 
 
@@ -207,13 +221,23 @@ async def _main(args: argparse.Namespace) -> int:
     )
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=_headers(args.key), read_bufsize=1 << 20) as http:
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, headers=_headers(args.key), read_bufsize=1 << 20
+    ) as http:
         try:
             model = args.model or await _first_model(http, args.url)
         except aiohttp.ClientError as error:
             print(f"load: {args.url} does not answer: {error}", file=sys.stderr)
             return 1
-        shape = Shape(model, args.route, args.system_tokens, args.prompt_tokens, args.output_tokens, args.tools, args.seed)
+        shape = Shape(
+            model,
+            args.route,
+            args.system_tokens,
+            args.prompt_tokens,
+            args.output_tokens,
+            args.tools,
+            args.seed,
+        )
         load = Load(plan, shape, http)
         try:
             await load.run()
@@ -230,11 +254,19 @@ def _report(args: argparse.Namespace, plan: Plan, shape: Shape, load: Load) -> i
         print(affinity_table(summary.affinity))
     lag = spread(load.lag_s)
     if lag.p99 > _LAG_WARNING_MS:
-        print(f"warning: the generator itself was late (p99 {lag.p99:.0f} ms): lower the load, or run several generators", file=sys.stderr)
+        print(
+            f"warning: the generator itself was late (p99 {lag.p99:.0f} ms): lower the load, or "
+            f"run several generators",
+            file=sys.stderr,
+        )
     if args.csv:
         write_csv(args.csv, load.samples)
     if args.json:
-        machine = {"platform": platform.platform(), "python": platform.python_version(), "processor": platform.processor()}
+        machine = {
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "processor": platform.processor(),
+        }
         ordered = {"plan": msgspec.structs.replace(plan, key=""), "shape": shape}
         kept = {**ordered, "machine": machine, "generator_lag_ms": lag, "summary": summary}
         args.json.write_bytes(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
@@ -247,28 +279,64 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--url", default="http://127.0.0.1:8080", help="the proxy (%(default)s)")
     parser.add_argument("--key", default="", help="a key of the proxy, if it wants one")
     parser.add_argument("--model", help="default: the first that the proxy lists")
     parser.add_argument("--route", choices=("messages", "chat"), default="messages")
     pace = parser.add_mutually_exclusive_group()
-    pace.add_argument("--concurrency", type=int, help="closed loop: turns under way at any time (default: one per session)")
+    pace.add_argument(
+        "--concurrency",
+        type=int,
+        help="closed loop: turns under way at any time (default: one per session)",
+    )
     pace.add_argument("--rate", type=float, help="open loop: turns begun per second, on average")
-    parser.add_argument("--sessions", type=int, default=16, help="sessions alive at a time (%(default)s)")
-    parser.add_argument("--duration", type=float, default=30, help="seconds in which turns begin (%(default)s)")
-    parser.add_argument("--turns", type=int, default=10, help="turns of a session before a new one takes its place (%(default)s)")
-    parser.add_argument("--think-time", type=float, default=0.0, help="seconds a session rests between turns (%(default)s)")
-    parser.add_argument("--system-tokens", type=int, default=1000, help="size of the system prompt (%(default)s)")
-    parser.add_argument("--prompt-tokens", type=int, default=200, help="tokens that each turn adds (%(default)s)")
-    parser.add_argument("--output-tokens", type=_range, default=(64, 64), metavar="N[:M]", help="max_tokens of a turn (64)")
-    parser.add_argument("--tools", type=int, default=0, help="tool definitions in each request (%(default)s)")
+    parser.add_argument(
+        "--sessions", type=int, default=16, help="sessions alive at a time (%(default)s)"
+    )
+    parser.add_argument(
+        "--duration", type=float, default=30, help="seconds in which turns begin (%(default)s)"
+    )
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=10,
+        help="turns of a session before a new one takes its place (%(default)s)",
+    )
+    parser.add_argument(
+        "--think-time",
+        type=float,
+        default=0.0,
+        help="seconds a session rests between turns (%(default)s)",
+    )
+    parser.add_argument(
+        "--system-tokens", type=int, default=1000, help="size of the system prompt (%(default)s)"
+    )
+    parser.add_argument(
+        "--prompt-tokens", type=int, default=200, help="tokens that each turn adds (%(default)s)"
+    )
+    parser.add_argument(
+        "--output-tokens",
+        type=_range,
+        default=(64, 64),
+        metavar="N[:M]",
+        help="max_tokens of a turn (64)",
+    )
+    parser.add_argument(
+        "--tools", type=int, default=0, help="tool definitions in each request (%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="same seed, same bytes (%(default)s)")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds for one turn (%(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=600, help="seconds for one turn (%(default)s)"
+    )
     parser.add_argument("--slo-ttft-ms", type=float, help="goodput: time to first token at most")
     parser.add_argument("--slo-tpot-ms", type=float, help="goodput: time per output token at most")
     parser.add_argument("--slo-e2e-ms", type=float, help="goodput: whole reply at most")
-    parser.add_argument("--affinity", action="store_true", help="also report which backends the sessions went to")
+    parser.add_argument(
+        "--affinity", action="store_true", help="also report which backends the sessions went to"
+    )
     parser.add_argument("--csv", type=Path, help="one row per request")
     parser.add_argument("--json", type=Path, help="the summary")
     return parser

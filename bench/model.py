@@ -1,4 +1,5 @@
-"""What a run's constants mean for a pool: cores and memory for so many backends. Written into README.md from the JSON, never by hand."""
+"""What a run's constants mean for a pool: cores and memory for so many backends. Written into
+README.md from the JSON, never by hand."""
 
 from pathlib import Path
 
@@ -24,9 +25,14 @@ class Constants(msgspec.Struct, frozen=True):
     stream_kb: float
     idle_mb: float
 
-    def cores(self, tokens_per_s: float, requests_per_s: float, body_kb: float, streams: int) -> float:
+    def cores(
+        self, tokens_per_s: float, requests_per_s: float, body_kb: float, streams: int
+    ) -> float:
         token_us = self.token_us[1000 if streams > 500 else 128]
-        return (tokens_per_s * token_us + requests_per_s * (self.request_us + body_kb * self.body_us_per_kb)) / 1e6
+        return (
+            tokens_per_s * token_us
+            + requests_per_s * (self.request_us + body_kb * self.body_us_per_kb)
+        ) / 1e6
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -41,8 +47,20 @@ class Load(msgspec.Struct, frozen=True):
 
 LOADS = (
     Load("chat: 64 slots, 40 tokens/s each, 400 tokens a reply, 4 kB requests", 64, 40, 400, 4),
-    Load("agents: 64 slots, 40 tokens/s each, 400 tokens a reply, 185 kB requests", 64, 40, 400, BIG_KB),
-    Load("small model, fast: 256 slots, 100 tokens/s each, 200 tokens a reply, 8 kB requests", 256, 100, 200, 8),
+    Load(
+        "agents: 64 slots, 40 tokens/s each, 400 tokens a reply, 185 kB requests",
+        64,
+        40,
+        400,
+        BIG_KB,
+    ),
+    Load(
+        "small model, fast: 256 slots, 100 tokens/s each, 200 tokens a reply, 8 kB requests",
+        256,
+        100,
+        200,
+        8,
+    ),
 )
 
 
@@ -52,7 +70,10 @@ def constants(results: Results) -> Constants | None:
         return row.figures[name].median if row and name in row.figures else None
 
     tokens = {size: figure(results.lockstep, size, "us_per_token") for size in (128, 1000)}
-    short, big = figure(results.requests, 64, "us_per_request"), figure(results.big_requests, 16, "us_per_request")
+    short, big = (
+        figure(results.requests, 64, "us_per_request"),
+        figure(results.big_requests, 16, "us_per_request"),
+    )
     stream_kb = figure(results.lockstep, 1000, "kb_per_stream")
     idle = next((one.idle_mb for one in results.contenders if one.name == "ferrule"), None)
     known = {size: value for size, value in tokens.items() if value is not None}
@@ -71,7 +92,10 @@ def write_readme(results: Results) -> None:
 
 def markdown(results: Results) -> str:
     machine = results.machine
-    about = f"{results.started_at[:10]}, {machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, Python {machine['python']}"
+    about = (
+        f"{results.started_at[:10]}, {machine['cpu']}, {machine['cores']} cores, Linux "
+        f"{machine['kernel']}, Python {machine['python']}"
+    )
     parts = [f"Measured {about}; medians of the rounds with their range.", _comparison(results)]
     found = constants(results)
     if found is not None:
@@ -93,7 +117,10 @@ def _comparison(results: Results) -> str:
         if one.version is None:
             lines.append(f"| {one.name} | not installed |" + " |" * (len(heads) - 2))
             continue
-        cells = [_cell(find(rows, one.name, streams), name, form) for _, rows, streams, name, form in columns]
+        cells = [
+            _cell(find(rows, one.name, streams), name, form)
+            for _, rows, streams, name, form in columns
+        ]
         label = f"{one.name} {one.version}, {'translating' if one.translates else 'pass-through'}"
         lines.append("| " + " | ".join([label, *cells, _first_token(results, one.name)]) + " |")
     return "\n".join(lines)
@@ -101,7 +128,11 @@ def _comparison(results: Results) -> str:
 
 def _cell(row: Row | None, name: str, form: str) -> str:
     figure: Figure | None = row.figures.get(name) if row else None
-    return f"{form.format(figure.median)} ({form.format(figure.low)}–{form.format(figure.high)})" if figure else "–"
+    return (
+        f"{form.format(figure.median)} ({form.format(figure.low)}–{form.format(figure.high)})"
+        if figure
+        else "–"
+    )
 
 
 def _first_token(results: Results, name: str) -> str:
@@ -111,16 +142,30 @@ def _first_token(results: Results, name: str) -> str:
 
 def _constants(found: Constants) -> str:
     rows = {
-        "a streamed token": f"{found.token_us[128]:.1f} µs at 128 streams a worker, {found.token_us[1000]:.1f} µs at 1,000",
-        "a request": f"{found.request_us:.0f} µs, and {found.body_us_per_kb:.2f} µs for each kB of its body",
+        "a streamed token": (
+            f"{found.token_us[128]:.1f} µs at 128 streams a worker, {found.token_us[1000]:.1f} "
+            f"µs at 1,000"
+        ),
+        "a request": (
+            f"{found.request_us:.0f} µs, and {found.body_us_per_kb:.2f} µs for each kB of its body"
+        ),
         "an open stream": f"{found.stream_kb:.0f} kB",
         "a worker": f"{found.idle_mb:.0f} MB when idle",
     }
-    return "\n".join(["| constant | of this run |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())])
+    return "\n".join(
+        [
+            "| constant | of this run |",
+            "| --- | --- |",
+            *(f"| {name} | {value} |" for name, value in rows.items()),
+        ]
+    )
 
 
 def _pools(found: Constants) -> str:
-    lines = ["| what a backend does | backends one core carries | streams on that core | their memory |", "| --- | --- | --- | --- |"]
+    lines = [
+        "| what a backend does | backends one core carries | streams on that core | their memory |",
+        "| --- | --- | --- | --- |",
+    ]
     for load in LOADS:
         tokens_per_s = load.slots * load.tokens_per_s_per_stream
         one = found.cores(tokens_per_s, tokens_per_s / load.tokens_per_reply, load.body_kb, 1000)

@@ -1,4 +1,5 @@
-"""The proxies under measurement: what each is, how it is started in front of the mock, and whether it is here.
+"""The proxies under measurement: what each is, how it is started in front of the mock, and whether
+it is here.
 
 A proxy that is not installed is listed with its reason. Knows no measurement.
 """
@@ -22,7 +23,8 @@ KEY = "sk-bench-4f1d6c2a9b8e47d0a5c3f2e1"
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a proxy is put: its own port, a second one for its admin or metrics, the mock's, and a directory for its files."""
+    """Where a proxy is put: its own port, a second one for its admin or metrics, the mock's, and a
+    directory for its files."""
 
     port: int
     admin_port: int
@@ -38,8 +40,8 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """`translates`: it turns Messages into chat completions and back; the others pass bytes through.
-    `slow`: costs so much per token that it is given fewer, or a run would take minutes."""
+    """`translates`: it turns Messages into chat completions and back; the others pass bytes
+    through. `slow`: costs so much per token that it is given fewer, or a run would take minutes."""
 
     name: str
     path: str
@@ -59,7 +61,9 @@ def _package(venv: str, package: str) -> Callable[[], str]:
         if not (CACHE / "peers" / venv / ".done").exists():
             raise FileNotFoundError("bench/peers.sh installs it")
         code = f"import importlib.metadata as m; print(m.version({package!r}))"
-        return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     return version
 
@@ -72,7 +76,11 @@ def _nginx_binary() -> str:
 
 
 def _nginx_version() -> str:
-    return subprocess.run([_nginx_binary(), "-v"], capture_output=True, text=True, check=True).stderr.strip().rpartition("/")[2]
+    return (
+        subprocess.run([_nginx_binary(), "-v"], capture_output=True, text=True, check=True)
+        .stderr.strip()
+        .rpartition("/")[2]
+    )
 
 
 def _ferrule_version() -> str:
@@ -85,9 +93,14 @@ def _ferrule_version() -> str:
 
 
 def _ferrule(place: Place) -> Launch:
-    """Limits are set out of the way: the cost of the path is measured, not what a full queue does."""
+    """Limits are set out of the way: the cost of the path is measured, not what a full queue
+    does."""
     config = place.directory / f"ferrule-{place.port}.yaml"
-    pool = {"backends": [f"http://127.0.0.1:{place.backend_port}"], "slots": 100_000, "max_inflight": 100_000}
+    pool = {
+        "backends": [f"http://127.0.0.1:{place.backend_port}"],
+        "slots": 100_000,
+        "max_inflight": 100_000,
+    }
     settings = {
         "listen": f"127.0.0.1:{place.port}",
         "admin": f"127.0.0.1:{place.admin_port}",
@@ -96,7 +109,16 @@ def _ferrule(place: Place) -> Launch:
         "models": [{"id": "m", "pool": "bench", "tokenizer": "cl100k_base"}],
     }
     config.write_text(json.dumps(settings))
-    argv = [sys.executable, "-m", "ferrule", "serve", "--config", str(config), "--log-level", "warning"]
+    argv = [
+        sys.executable,
+        "-m",
+        "ferrule",
+        "serve",
+        "--config",
+        str(config),
+        "--log-level",
+        "warning",
+    ]
     return Launch(argv, f"http://127.0.0.1:{place.admin_port}/readyz")
 
 
@@ -104,14 +126,21 @@ def _nginx(place: Place) -> Launch:
     """Pass-through with buffering off, which is what a token stream needs."""
     scratch = place.directory / f"nginx-{place.port}"
     scratch.mkdir(exist_ok=True)
-    paths = "".join(f"{kind}_temp_path {scratch}/{kind}; " for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    paths = "".join(
+        f"{kind}_temp_path {scratch}/{kind}; "
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
     config = scratch / "nginx.conf"
     config.write_text(
-        f"worker_processes {place.workers}; daemon off; pid {scratch}/pid; error_log {scratch}/error.log;\n"
+        f"worker_processes {place.workers}; daemon off; pid {scratch}/pid; error_log "
+        f"{scratch}/error.log;\n"
         "events { worker_connections 8192; }\n"
-        f"http {{ access_log off; {paths} keepalive_requests 1000000; client_max_body_size 64m; client_body_buffer_size 2m;\n"
-        f"upstream mock {{ server 127.0.0.1:{place.backend_port}; keepalive 1024; keepalive_requests 1000000; }}\n"
-        f"server {{ listen 127.0.0.1:{place.port}; location / {{ proxy_pass http://mock; proxy_http_version 1.1;\n"
+        f"http {{ access_log off; {paths} keepalive_requests 1000000; client_max_body_size 64m; "
+        f"client_body_buffer_size 2m;\n"
+        f"upstream mock {{ server 127.0.0.1:{place.backend_port}; keepalive 1024; "
+        f"keepalive_requests 1000000; }}\n"
+        f"server {{ listen 127.0.0.1:{place.port}; location / {{ proxy_pass http://mock; "
+        f"proxy_http_version 1.1;\n"
         'proxy_set_header Connection ""; proxy_buffering off; } } }\n'
     )
     argv = [_nginx_binary(), "-c", str(config), "-e", f"{scratch}/error.log"]
@@ -120,11 +149,32 @@ def _nginx(place: Place) -> Launch:
 
 def _litellm(place: Place) -> Launch:
     config = place.directory / "litellm.json"
-    params = {"model": "hosted_vllm/m", "api_base": f"http://127.0.0.1:{place.backend_port}/v1", "api_key": "none"}
+    params = {
+        "model": "hosted_vllm/m",
+        "api_base": f"http://127.0.0.1:{place.backend_port}/v1",
+        "api_key": "none",
+    }
     config.write_text(json.dumps({"model_list": [{"model_name": "m", "litellm_params": params}]}))
-    argv = [str(CACHE / "peers/litellm/bin/litellm"), "--config", str(config), "--host", "127.0.0.1", "--port", str(place.port)]
-    env = {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION", "LITELLM_MASTER_KEY": KEY}
-    return Launch([*argv, "--num_workers", "1", "--telemetry", "False"], f"http://127.0.0.1:{place.port}/health/liveliness", env)
+    argv = [
+        str(CACHE / "peers/litellm/bin/litellm"),
+        "--config",
+        str(config),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(place.port),
+    ]
+    env = {
+        "LITELLM_LOG": "ERROR",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_MODE": "PRODUCTION",
+        "LITELLM_MASTER_KEY": KEY,
+    }
+    return Launch(
+        [*argv, "--num_workers", "1", "--telemetry", "False"],
+        f"http://127.0.0.1:{place.port}/health/liveliness",
+        env,
+    )
 
 
 def _router_flags(place: Place) -> list[str]:
@@ -142,11 +192,17 @@ def _router_flags(place: Place) -> list[str]:
 
 def _sglang_router(place: Place) -> Launch:
     python = str(CACHE / "peers/sglang/bin/python")
-    return Launch([python, "-m", "sglang_router.launch_router", *_router_flags(place)], f"http://127.0.0.1:{place.port}/health")
+    return Launch(
+        [python, "-m", "sglang_router.launch_router", *_router_flags(place)],
+        f"http://127.0.0.1:{place.port}/health",
+    )
 
 
 def _vllm_router(place: Place) -> Launch:
-    return Launch([str(CACHE / "peers/vllm/bin/vllm-router"), *_router_flags(place)], f"http://127.0.0.1:{place.port}/health")
+    return Launch(
+        [str(CACHE / "peers/vllm/bin/vllm-router"), *_router_flags(place)],
+        f"http://127.0.0.1:{place.port}/health",
+    )
 
 
 FERRULE = Peer("ferrule", MESSAGES, True, _ferrule, _ferrule_version)

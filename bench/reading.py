@@ -1,4 +1,5 @@
-"""Reads one streamed reply, Messages or chat form, into a sample and the content blocks that go back into the history.
+"""Reads one streamed reply, Messages or chat form, into a sample and the content blocks that go
+back into the history.
 
 Times every piece of output as it arrives. Knows nothing of sessions or schedules.
 """
@@ -15,7 +16,8 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Reader:
-    """`ended` is True only after the stream said so itself; a stream that just stops is an error."""
+    """`ended` is True only after the stream said so itself; a stream that just stops is an
+    error."""
 
     def __init__(self, sample: Sample, clock: Callable[[], float] = time.perf_counter) -> None:
         self.sample = sample
@@ -92,7 +94,9 @@ class Reader:
         self.ended = True
 
     def _on_error(self, event: dict[str, Any]) -> None:
-        self.sample.error = f"error event {event['error'].get('type')}: {str(event['error'].get('message'))[:80]}"
+        self.sample.error = (
+            f"error event {event['error'].get('type')}: {str(event['error'].get('message'))[:80]}"
+        )
 
     def _usage(self, usage: dict[str, Any]) -> None:
         sample = self.sample
@@ -105,7 +109,10 @@ class Reader:
     def _chat_chunk(self, chunk: dict[str, Any]) -> None:
         for choice in chunk["choices"]:
             delta = choice.get("delta") or {}
-            if any(delta.get(name) for name in ("content", "reasoning", "reasoning_content", "tool_calls")):
+            if any(
+                delta.get(name)
+                for name in ("content", "reasoning", "reasoning_content", "tool_calls")
+            ):
                 self._piece()
             if delta.get("content"):
                 self._blocks = self._blocks or [{"type": "text", "text": ""}]

@@ -1,4 +1,5 @@
-"""Starts the mock and the proxies on their CPUs, gives orders to the mock, and ends everything it started.
+"""Starts the mock and the proxies on their CPUs, gives orders to the mock, and ends everything it
+started.
 
 Proxies run on the first CPU this process may use, the mock (backend and clients) on the last.
 """
@@ -73,11 +74,18 @@ class Rig:
 
     def __enter__(self) -> "Rig":
         subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=MOCK.parents[2], check=True)
-        self._mock = self._start([str(MOCK), str(self.backend_port)], self._mock_cpus, {}, pipes=True)
+        self._mock = self._start(
+            [str(MOCK), str(self.backend_port)], self._mock_cpus, {}, pipes=True
+        )
         wait_for(f"http://127.0.0.1:{self.backend_port}/health", self._mock)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for process in reversed(self._running):
             _end(process)
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -94,10 +102,18 @@ class Rig:
         cpus = os.sched_getaffinity(0) if every_cpu else self._proxy_cpus
         process = self._start(launch.argv, cpus, launch.env)
         wait_for(launch.ready_url, process, self._logs[process.pid])
-        return Proxy(peer.name, peer.path, place.port, process.pid, resident_kb(process.pid), place.admin_port)
+        return Proxy(
+            peer.name,
+            peer.path,
+            place.port,
+            process.pid,
+            resident_kb(process.pid),
+            place.admin_port,
+        )
 
     def start_backend(self, argv: list[str]) -> None:
-        """Another backend in the place of the mock: what is launched from now on stands in front of it."""
+        """Another backend in the place of the mock: what is launched from now on stands in front of
+        it."""
         self.backend_port = free_port()
         process = self._start([*argv, "--port", str(self.backend_port)], self._mock_cpus, {})
         wait_for(f"http://127.0.0.1:{self.backend_port}/health", process, self._logs[process.pid])
@@ -105,7 +121,9 @@ class Rig:
     def order(self, proxy: Proxy, **order: object) -> Report:
         """One run; the caller names mode, body, streams, tokens and times (see `run::Order`)."""
         pids = [int(pid) for pid in tree(proxy.pid)] if proxy.pid else []
-        line = msgspec.json.encode({"port": proxy.port, "path": proxy.path, "key": KEY, "pids": pids, **order})
+        line = msgspec.json.encode(
+            {"port": proxy.port, "path": proxy.path, "key": KEY, "pids": pids, **order}
+        )
         assert self._mock.stdin is not None and self._mock.stdout is not None
         self._mock.stdin.write(line.decode() + "\n")
         self._mock.stdin.flush()
@@ -121,7 +139,9 @@ class Rig:
                 self._running.remove(process)
                 return
 
-    def _start(self, argv: list[str], cpus: set[int], env: Mapping[str, str], pipes: bool = False) -> subprocess.Popen[str]:
+    def _start(
+        self, argv: list[str], cpus: set[int], env: Mapping[str, str], pipes: bool = False
+    ) -> subprocess.Popen[str]:
         log = (self.directory / f"{len(self._logs)}.log").open("w")
         process = subprocess.Popen(
             argv,
@@ -181,7 +201,9 @@ def resident_kb(pid: int) -> int:
             status = Path(f"/proc/{member}/status").read_text()
         except OSError:
             continue
-        total += next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")), 0)
+        total += next(
+            (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")), 0
+        )
     return total
 
 

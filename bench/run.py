@@ -1,9 +1,10 @@
-"""`make bench`: ferrule, a direct connection, nginx and the peers that are installed, turn by turn in one run against one mock.
+"""`make bench`: ferrule, a direct connection, nginx and the peers that are installed, turn by turn
+in one run against one mock.
 
     .venv/bin/python bench/run.py [--rounds 3] [--only ferrule,nginx] [--skip counting,scaling] [--output FILE]
 
-Writes bench/results/last.json, the charts beside it and the tables of bench/README.md, and ends with the tables.
-Nothing is printed that this run did not measure.
+Writes bench/results/last.json, the charts beside it and the tables of bench/README.md, and ends
+with the tables. Nothing is printed that this run did not measure.
 """
 
 import argparse
@@ -72,8 +73,11 @@ def _contender(peer: Peer) -> Contender:
 # --- the comparison -----------------------------------------------------------------------------
 
 
-def _compare(rig: Rig, here: Sequence[Peer], contenders: list[Contender], rounds: int, results: Results) -> None:
-    """All proxies stand for the whole comparison; each measurement goes from one to the next, and all of it `rounds` times."""
+def _compare(
+    rig: Rig, here: Sequence[Peer], contenders: list[Contender], rounds: int, results: Results
+) -> None:
+    """All proxies stand for the whole comparison; each measurement goes from one to the next, and
+    all of it `rounds` times."""
     standing: list[tuple[Proxy, bool]] = [(rig.direct, False)]
     for peer in here:
         contender = next(one for one in contenders if one.name == peer.name)
@@ -106,7 +110,11 @@ def _one(rig: Rig, proxy: Proxy, slow: bool, measurement: Measurement, part: Gat
 
 
 def _say(number: int, rounds: int, measurement: Measurement) -> None:
-    print(f"round {number + 1}/{rounds}: {measurement.group} at {measurement.streams}", file=sys.stderr, flush=True)
+    print(
+        f"round {number + 1}/{rounds}: {measurement.group} at {measurement.streams}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 # --- workers and counting -----------------------------------------------------------------------
@@ -114,7 +122,9 @@ def _say(number: int, rounds: int, measurement: Measurement) -> None:
 
 def _scale(rig: Rig, rounds: int) -> list[Row]:
     """One worker on the proxies' CPU; two on all there are."""
-    standing = {workers: rig.launch(peers.FERRULE, workers, every_cpu=workers > 1) for workers in (1, 2)}
+    standing = {
+        workers: rig.launch(peers.FERRULE, workers, every_cpu=workers > 1) for workers in (1, 2)
+    }
     gathered = {workers: Gathered() for workers in standing}
     for proxy in standing.values():
         measures.warm(rig, proxy)
@@ -124,20 +134,30 @@ def _scale(rig: Rig, rounds: int) -> list[Row]:
             gathered[workers].add(report, found)
     for proxy in standing.values():
         rig.end(proxy)
-    return [part.row(f"ferrule ×{workers}", workers * measures.SCALING_STREAMS) for workers, part in gathered.items()]
+    return [
+        part.row(f"ferrule ×{workers}", workers * measures.SCALING_STREAMS)
+        for workers, part in gathered.items()
+    ]
 
 
 def _count(rig: Rig) -> list[Counting]:
     text = bodies.agent(peers.MESSAGES, measures.BIG_KB)
     rows = counting.measure(text, peers.CACHE, rig.directory)
-    return [Counting(row["tokenizer"], row["counter"], figure(row["speeds"]), row["tokens"]) for row in rows]
+    return [
+        Counting(row["tokenizer"], row["counter"], figure(row["speeds"]), row["tokens"])
+        for row in rows
+    ]
 
 
 # --- the machine --------------------------------------------------------------------------------
 
 
 def _machine() -> dict[str, str | int]:
-    names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     kernel, load = platform.release(), os.getloadavg()[0]
     return {
         "cpu": names[0] if names else platform.processor(),
@@ -149,11 +169,19 @@ def _machine() -> dict[str, str | int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="medians are over this many (%(default)s)")
-    parser.add_argument("--only", default="", help="proxies by name, comma-separated; direct is always there")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="medians are over this many (%(default)s)"
+    )
+    parser.add_argument(
+        "--only", default="", help="proxies by name, comma-separated; direct is always there"
+    )
     parser.add_argument("--skip", default="", help="scaling, counting")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="the JSON; charts go beside it (%(default)s)")
+    parser.add_argument(
+        "--output", type=Path, default=RESULTS, help="the JSON; charts go beside it (%(default)s)"
+    )
     return parser
 
 

@@ -1,6 +1,8 @@
-"""What a load run measured, and the figures made of it: percentiles, goodput under an SLO, errors by kind, affinity.
+"""What a load run measured, and the figures made of it: percentiles, goodput under an SLO, errors
+by kind, affinity.
 
-Times are seconds here and milliseconds in what is printed. Knows nothing of HTTP or of how the load was made.
+Times are seconds here and milliseconds in what is printed. Knows nothing of HTTP or of how the load
+was made.
 """
 
 import csv
@@ -46,8 +48,14 @@ class Slo(msgspec.Struct, frozen=True):
     def holds(self, sample: Sample) -> bool:
         if sample.error is not None or sample.ttft_s is None:
             return False
-        limits = ((self.ttft_ms, sample.ttft_s), (self.tpot_ms, sample.tpot_s), (self.e2e_ms, sample.e2e_s))
-        return all(limit is None or value is None or value * 1000 <= limit for limit, value in limits)
+        limits = (
+            (self.ttft_ms, sample.ttft_s),
+            (self.tpot_ms, sample.tpot_s),
+            (self.e2e_ms, sample.e2e_s),
+        )
+        return all(
+            limit is None or value is None or value * 1000 <= limit for limit, value in limits
+        )
 
 
 class Spread(msgspec.Struct):
@@ -63,13 +71,15 @@ class Spread(msgspec.Struct):
 
 
 class Affinity(msgspec.Struct):
-    """Where the turns of sessions went. `returned`: share of later turns served by the backend of the turn before."""
+    """Where the turns of sessions went. `returned`: share of later turns served by the backend of
+    the turn before."""
 
     decisions: dict[str, int]
     turns_by_backend: dict[str, int]
     returned: float | None
     cached_share: float | None
-    """Input tokens read from the engine's prefix cache, of all input tokens; None when no engine reported any."""
+    """Input tokens read from the engine's prefix cache, of all input tokens; None when no engine
+    reported any."""
 
 
 class Summary(msgspec.Struct):
@@ -99,7 +109,15 @@ def spread(values_s: Sequence[float]) -> Spread:
         return round(ordered[round((len(ordered) - 1) * share)] * 1000, 3)
 
     mean = round(sum(ordered) / len(ordered) * 1000, 3)
-    return Spread(count=len(ordered), mean=mean, p50=at(0.5), p90=at(0.9), p95=at(0.95), p99=at(0.99), max=at(1.0))
+    return Spread(
+        count=len(ordered),
+        mean=mean,
+        p50=at(0.5),
+        p90=at(0.9),
+        p95=at(0.95),
+        p99=at(0.99),
+        max=at(1.0),
+    )
 
 
 def summarise(samples: Sequence[Sample], seconds: float, slo: Slo) -> Summary:
@@ -110,7 +128,9 @@ def summarise(samples: Sequence[Sample], seconds: float, slo: Slo) -> Summary:
     return Summary(
         requests=len(samples),
         completed=len(whole),
-        errors=dict(Counter(sample.error for sample in samples if sample.error is not None).most_common()),
+        errors=dict(
+            Counter(sample.error for sample in samples if sample.error is not None).most_common()
+        ),
         seconds=round(seconds, 3),
         requests_per_s=round(len(whole) / span, 3),
         output_tokens_per_s=round(output / span, 1),
@@ -139,8 +159,12 @@ def affinity(samples: Sequence[Sample]) -> Affinity:
     cached = sum(sample.cache_read_tokens for sample in samples)
     taken = sum(sample.input_tokens for sample in samples) + cached
     return Affinity(
-        decisions=dict(Counter(sample.affinity for sample in samples if sample.affinity).most_common()),
-        turns_by_backend=dict(Counter(sample.backend for sample in samples if sample.backend).most_common()),
+        decisions=dict(
+            Counter(sample.affinity for sample in samples if sample.affinity).most_common()
+        ),
+        turns_by_backend=dict(
+            Counter(sample.backend for sample in samples if sample.backend).most_common()
+        ),
         returned=round(returned / later, 4) if later else None,
         cached_share=round(cached / taken, 4) if cached else None,
     )
@@ -151,13 +175,23 @@ def table(summary: Summary) -> str:
     rows = [
         f"{'':10s}{'count':>9s}{'mean':>10s}{'p50':>10s}{'p90':>10s}{'p95':>10s}{'p99':>10s}{'max':>10s}   (ms)",
     ]
-    for name, part in (("TTFT", summary.ttft_ms), ("ITL", summary.itl_ms), ("TPOT", summary.tpot_ms), ("E2E", summary.e2e_ms)):
-        figures = "".join(f"{value:10.2f}" for value in (part.mean, part.p50, part.p90, part.p95, part.p99, part.max))
+    for name, part in (
+        ("TTFT", summary.ttft_ms),
+        ("ITL", summary.itl_ms),
+        ("TPOT", summary.tpot_ms),
+        ("E2E", summary.e2e_ms),
+    ):
+        figures = "".join(
+            f"{value:10.2f}"
+            for value in (part.mean, part.p50, part.p90, part.p95, part.p99, part.max)
+        )
         rows.append(f"{name:10s}{part.count:9d}{figures if part.count else '         -' * 6}")
     rows.append("")
     rows.append(
-        f"requests {summary.requests}, whole {summary.completed}, {summary.requests_per_s:.2f}/s over {summary.seconds:.1f} s; "
-        f"{summary.output_tokens_per_s:.0f} output tokens/s; {summary.input_tokens} tokens in, {summary.output_tokens} out"
+        f"requests {summary.requests}, whole {summary.completed}, {summary.requests_per_s:.2f}/s "
+        f"over {summary.seconds:.1f} s; "
+        f"{summary.output_tokens_per_s:.0f} output tokens/s; {summary.input_tokens} tokens in, "
+        f"{summary.output_tokens} out"
     )
     rows.append(f"goodput {summary.goodput_per_s:.2f}/s ({summary.good_share:.1%} within the SLO)")
     rows.extend(f"error {count:6d} × {kind}" for kind, count in summary.errors.items())
@@ -165,10 +199,18 @@ def table(summary: Summary) -> str:
 
 
 def affinity_table(part: Affinity) -> str:
-    rows = ["affinity: " + (", ".join(f"{name} {count}" for name, count in part.decisions.items()) or "the proxy reported none")]
+    rows = [
+        "affinity: "
+        + (
+            ", ".join(f"{name} {count}" for name, count in part.decisions.items())
+            or "the proxy reported none"
+        )
+    ]
     rows.extend(f"  backend {name}: {count} turns" for name, count in part.turns_by_backend.items())
     if part.returned is not None:
-        rows.append(f"  later turns that came back to the backend of the turn before: {part.returned:.1%}")
+        rows.append(
+            f"  later turns that came back to the backend of the turn before: {part.returned:.1%}"
+        )
     if part.cached_share is not None:
         rows.append(f"  input tokens read from the engines' prefix caches: {part.cached_share:.1%}")
     return "\n".join(rows)

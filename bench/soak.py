@@ -1,4 +1,5 @@
-"""`make soak`: ten minutes at 300 streams, a fifth of which their clients abort; prints how memory, descriptors and gauges move.
+"""`make soak`: ten minutes at 300 streams, a fifth of which their clients abort; prints how memory,
+descriptors and gauges move.
 
     .venv/bin/python bench/soak.py [--seconds 600] [--streams 300]
 
@@ -43,9 +44,12 @@ class Tally(msgspec.Struct):
     failed: int = 0
 
 
-async def _client(http: aiohttp.ClientSession, url: str, until_s: float, dice: random.Random, tally: Tally) -> None:
+async def _client(
+    http: aiohttp.ClientSession, url: str, until_s: float, dice: random.Random, tally: Tally
+) -> None:
     """One stream after another, all of one session; every fifth is left in the middle."""
-    # Sessions are remembered until they rest. Were each stream a new one, the table of them would look like a leak.
+    # Sessions are remembered until they rest. Were each stream a new one, the table of them would
+    # look like a leak.
     headers = {"x-claude-code-session-id": str(dice.random())}
     while time.monotonic() < until_s:
         tokens = dice.randint(10, 80)
@@ -68,13 +72,19 @@ async def _client(http: aiohttp.ClientSession, url: str, until_s: float, dice: r
             tally.failed += 1
 
 
-async def _watch(http: aiohttp.ClientSession, proxy: Proxy, admin: str, points: list[Point]) -> None:
+async def _watch(
+    http: aiohttp.ClientSession, proxy: Proxy, admin: str, points: list[Point]
+) -> None:
     begun_s = time.monotonic()
     while True:
         await asyncio.sleep(_SAMPLE_S)
         point = await _look(http, proxy, admin, time.monotonic() - begun_s)
         points.append(point)
-        print(f"{point.at_s:6.0f} s {point.resident_kb:8d} kB {point.descriptors:5d} descriptors {point.streams:4.0f} streams", flush=True)
+        print(
+            f"{point.at_s:6.0f} s {point.resident_kb:8d} kB {point.descriptors:5d} descriptors "
+            f"{point.streams:4.0f} streams",
+            flush=True,
+        )
 
 
 async def _look(http: aiohttp.ClientSession, proxy: Proxy, admin: str, at_s: float) -> Point:
@@ -84,20 +94,28 @@ async def _look(http: aiohttp.ClientSession, proxy: Proxy, admin: str, at_s: flo
 
 
 def _descriptors(pid: int) -> int:
-    return sum(len(os.listdir(f"/proc/{member}/fd")) for member in tree(pid) if Path(f"/proc/{member}/fd").exists())
+    return sum(
+        len(os.listdir(f"/proc/{member}/fd"))
+        for member in tree(pid)
+        if Path(f"/proc/{member}/fd").exists()
+    )
 
 
 def slope_per_min(points: list[Point], name: str) -> float:
     if len(points) < 3:
         return 0.0
     times = [point.at_s / 60 for point in points]
-    return statistics.linear_regression(times, [float(getattr(point, name)) for point in points]).slope
+    return statistics.linear_regression(
+        times, [float(getattr(point, name)) for point in points]
+    ).slope
 
 
 async def _soak(proxy: Proxy, admin: str, seconds: float, streams: int) -> int:
     url, tally, points = f"http://127.0.0.1:{proxy.port}/v1/messages", Tally(), []
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as http:
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=aiohttp.ClientTimeout(total=120)
+    ) as http:
         watcher = asyncio.create_task(_watch(http, proxy, admin, points))
         until_s = time.monotonic() + seconds
         async with asyncio.TaskGroup() as group:
@@ -106,17 +124,26 @@ async def _soak(proxy: Proxy, admin: str, seconds: float, streams: int) -> int:
         watcher.cancel()
         await asyncio.sleep(_SAMPLE_S)
         last = await _look(http, proxy, admin, seconds)
-    settled = [point for point in points if point.at_s >= _WARM_SHARE * seconds and point.at_s <= seconds]
+    settled = [
+        point for point in points if point.at_s >= _WARM_SHARE * seconds and point.at_s <= seconds
+    ]
     return _report(tally, settled, last)
 
 
 def _report(tally: Tally, settled: list[Point], last: Point) -> int:
-    memory, descriptors = slope_per_min(settled, "resident_kb"), slope_per_min(settled, "descriptors")
+    memory, descriptors = (
+        slope_per_min(settled, "resident_kb"),
+        slope_per_min(settled, "descriptors"),
+    )
     rows = (
         ("memory", f"{memory:+.1f} kB a minute", memory <= _MOST_KB_PER_MIN),
         ("descriptors", f"{descriptors:+.2f} a minute", descriptors <= _MOST_FDS_PER_MIN),
         ("streams left over", f"{last.streams:.0f}", last.streams == 0),
-        ("replies", f"{tally.whole} whole, {tally.aborted} aborted, {tally.failed} failed", tally.failed == 0 and tally.whole > 0),
+        (
+            "replies",
+            f"{tally.whole} whole, {tally.aborted} aborted, {tally.failed} failed",
+            tally.failed == 0 and tally.whole > 0,
+        ),
     )
     for name, value, holds in rows:
         print(f"{'ok' if holds else 'NO':4s}{name:20s}{value}")
@@ -124,14 +151,18 @@ def _report(tally: Tally, settled: list[Point], last: Point) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--streams", type=int, default=300)
     args = parser.parse_args()
     with Rig() as rig:
         rig.start_backend([sys.executable, *_SIM, "--model", "m"])
         proxy = rig.launch(FERRULE)
-        return asyncio.run(_soak(proxy, f"http://127.0.0.1:{proxy.admin_port}", args.seconds, args.streams))
+        return asyncio.run(
+            _soak(proxy, f"http://127.0.0.1:{proxy.admin_port}", args.seconds, args.streams)
+        )
 
 
 if __name__ == "__main__":

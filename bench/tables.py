@@ -1,4 +1,5 @@
-"""Results as a person reads them in a terminal and in Markdown. Draws nothing that was not measured: a gap is a dash."""
+"""Results as a person reads them in a terminal and in Markdown. Draws nothing that was not
+measured: a gap is a dash."""
 
 from collections.abc import Sequence
 
@@ -13,13 +14,41 @@ _TWO_WORKERS = 1.8
 
 
 def text(results: Results) -> str:
-    parts = [f"{results.started_at}, {results.machine['cpu']}, {results.machine['cores']} cores, {results.seconds:.0f} s"]
+    parts = [
+        f"{results.started_at}, {results.machine['cpu']}, {results.machine['cores']} cores, "
+        f"{results.seconds:.0f} s"
+    ]
     parts.append("\n".join(_contender(one) for one in results.contenders))
-    parts.append(_grid("CPU per streamed token, µs (lockstep: the proxy is always busy)", results.lockstep, "us_per_token", "{:.2f}"))
-    parts.append(_grid("tokens a second and core", results.lockstep, "tokens_per_s_per_core", "{:,.0f}"))
-    parts.append(_grid("resident memory per open stream, kB", results.lockstep, "kb_per_stream", "{:.1f}"))
-    parts.append(_grid("CPU per short request, µs (64 connections)", results.requests, "us_per_request", "{:.0f}"))
-    parts.append(_grid("CPU per request of 185 kB, µs (16 connections)", results.big_requests, "us_per_request", "{:.0f}"))
+    parts.append(
+        _grid(
+            "CPU per streamed token, µs (lockstep: the proxy is always busy)",
+            results.lockstep,
+            "us_per_token",
+            "{:.2f}",
+        )
+    )
+    parts.append(
+        _grid("tokens a second and core", results.lockstep, "tokens_per_s_per_core", "{:,.0f}")
+    )
+    parts.append(
+        _grid("resident memory per open stream, kB", results.lockstep, "kb_per_stream", "{:.1f}")
+    )
+    parts.append(
+        _grid(
+            "CPU per short request, µs (64 connections)",
+            results.requests,
+            "us_per_request",
+            "{:.0f}",
+        )
+    )
+    parts.append(
+        _grid(
+            "CPU per request of 185 kB, µs (16 connections)",
+            results.big_requests,
+            "us_per_request",
+            "{:.0f}",
+        )
+    )
     for name, title in (("first_token", "time to first token"), ("token", "latency of a token")):
         for share in ("p50", "p99"):
             what = f"added to the {title}, {share}, µs over direct (paced, 20 tokens/s a stream)"
@@ -32,11 +61,19 @@ def text(results: Results) -> str:
 
 
 def _contender(one: Contender) -> str:
-    return f"  {one.name} {one.version}" if one.version else f"  {one.name}: not installed ({one.missing})"
+    return (
+        f"  {one.name} {one.version}"
+        if one.version
+        else f"  {one.name}: not installed ({one.missing})"
+    )
 
 
 def _cell(figure: Figure | None, form: str) -> str:
-    return f"{form.format(figure.median)} ({form.format(figure.low)}–{form.format(figure.high)})" if figure else "–"
+    return (
+        f"{form.format(figure.median)} ({form.format(figure.low)}–{form.format(figure.high)})"
+        if figure
+        else "–"
+    )
 
 
 def _grid(title: str, rows: Sequence[Row], name: str, form: str) -> str:
@@ -45,13 +82,22 @@ def _grid(title: str, rows: Sequence[Row], name: str, form: str) -> str:
     for proxy in dict.fromkeys(row.proxy for row in rows):
         found = [find(rows, proxy, size) for size in sizes]
         if any(row and name in row.figures for row in found):
-            lines.append(f"  {proxy:16s}" + "".join(f"{_cell(row.figures.get(name) if row else None, form):>26s}" for row in found))
+            lines.append(
+                f"  {proxy:16s}"
+                + "".join(
+                    f"{_cell(row.figures.get(name) if row else None, form):>26s}" for row in found
+                )
+            )
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
 def added(results: Results, proxy: str, streams: int, name: str) -> float | None:
-    """Microseconds over the direct row; None where it was not measured or the proxy could not keep up."""
-    row, direct = find(results.paced, proxy, streams), median(results.paced, "direct", streams, name)
+    """Microseconds over the direct row; None where it was not measured or the proxy could not keep
+    up."""
+    row, direct = (
+        find(results.paced, proxy, streams),
+        median(results.paced, "direct", streams, name),
+    )
     if row is None or direct is None or name not in row.figures or not keeps_up(row):
         return None
     return row.figures[name].median - direct
@@ -65,7 +111,9 @@ def _added(title: str, results: Results, name: str) -> str:
         for size in sizes:
             row, extra = find(results.paced, proxy, size), added(results, proxy, size, name)
             behind = row is not None and not keeps_up(row)
-            cells.append(f"{'could not keep up' if behind else '–' if extra is None else f'{extra:.0f}':>26s}")
+            cells.append(
+                f"{'could not keep up' if behind else '–' if extra is None else f'{extra:.0f}':>26s}"
+            )
         if proxy != "direct":
             lines.append(f"  {proxy:16s}" + "".join(cells))
     return "\n".join(lines) if len(lines) > 2 else ""
@@ -81,12 +129,18 @@ def _scaling(rows: Sequence[Row]) -> str:
 def _counting(results: Results) -> str:
     lines = ["counting tokens, MB/s on one core"]
     for row in results.counting:
-        lines.append(f"  {row.counter:16s}{row.tokenizer:18s}{_cell(row.mb_per_s, '{:.1f}'):>26s}   {row.tokens:,d} tokens")
+        lines.append(
+            f"  {row.counter:16s}{row.tokenizer:18s}{_cell(row.mb_per_s, '{:.1f}'):>26s}   "
+            f"{row.tokens:,d} tokens"
+        )
     return "\n".join(lines) if results.counting else ""
 
 
 def _errors(results: Results) -> str:
-    groups = {name: getattr(results, name) for name in ("lockstep", "requests", "big_requests", "paced", "scaling")}
+    groups = {
+        name: getattr(results, name)
+        for name in ("lockstep", "requests", "big_requests", "paced", "scaling")
+    }
     lines = [
         f"  {name} {row.streams} {row.proxy}: {count} × {kind[:120]}"
         for name, rows in groups.items()
@@ -102,22 +156,47 @@ def targets(results: Results) -> list[tuple[str, float | None, bool | None]]:
     def ratio(of: float | None, to: float | None) -> float | None:
         return of / to if of is not None and to else None
 
-    def judged(what: str, value: float | None, holds: bool) -> tuple[str, float | None, bool | None]:
+    def judged(
+        what: str, value: float | None, holds: bool
+    ) -> tuple[str, float | None, bool | None]:
         return what, value, None if value is None else holds
 
     found = []
     own = {size: median(results.lockstep, "ferrule", size, "us_per_token") for size in (128, 1000)}
     times = ratio(median(results.lockstep, "litellm", 128, "us_per_token"), own[128])
-    found.append(judged(f"CPU per token at 128: LiteLLM's is at least {_LITELLM_TIMES} ×", times, (times or 0) >= _LITELLM_TIMES))
+    found.append(
+        judged(
+            f"CPU per token at 128: LiteLLM's is at least {_LITELLM_TIMES} ×",
+            times,
+            (times or 0) >= _LITELLM_TIMES,
+        )
+    )
     for router in ("sglang-router", "vllm-router"):
         for size in (128, 1000):
             share = ratio(own[size], median(results.lockstep, router, size, "us_per_token"))
-            found.append(judged(f"CPU per token at {size}: at most {_ROUTER_SHARE} × {router}'s", share, (share or 9) <= _ROUTER_SHARE))
+            found.append(
+                judged(
+                    f"CPU per token at {size}: at most {_ROUTER_SHARE} × {router}'s",
+                    share,
+                    (share or 9) <= _ROUTER_SHARE,
+                )
+            )
     extra = added(results, "ferrule", 128, "first_token_p99_us")
-    found.append(judged("added time to first token, p99 at 128: at most 5 ms", extra and extra / 1000, (extra or 0) <= _FIRST_TOKEN_P99_US))
-    one, two = (median(results.scaling, f"ferrule ×{count}", count * SCALING_STREAMS, "tokens_per_s") for count in (1, 2))
+    found.append(
+        judged(
+            "added time to first token, p99 at 128: at most 5 ms",
+            extra and extra / 1000,
+            (extra or 0) <= _FIRST_TOKEN_P99_US,
+        )
+    )
+    one, two = (
+        median(results.scaling, f"ferrule ×{count}", count * SCALING_STREAMS, "tokens_per_s")
+        for count in (1, 2)
+    )
     gain = ratio(two, one)
-    found.append(judged(f"two workers: at least {_TWO_WORKERS} × one", gain, (gain or 0) >= _TWO_WORKERS))
+    found.append(
+        judged(f"two workers: at least {_TWO_WORKERS} × one", gain, (gain or 0) >= _TWO_WORKERS)
+    )
     return found
 
 

@@ -1,4 +1,5 @@
-"""The state of a worker as tests build them, and waiting for what other threads and tasks bring about."""
+"""The state of a worker as tests build them, and waiting for what other threads and tasks bring
+about."""
 
 from __future__ import annotations
 
@@ -38,16 +39,24 @@ async def until(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:
 
 @asynccontextmanager
 async def running_pool(
-    config: Config, on_models: Callable[[str, DiscoveredModels], None] = lambda pool, discovered: None
+    config: Config,
+    on_models: Callable[[str, DiscoveredModels], None] = lambda pool, discovered: None,
 ) -> AsyncIterator[BackendPool]:
     """The pool of pool `p`, its backends asked and its connections read by a poller of its own."""
     poller = Poller()
     loop = asyncio.get_running_loop()
     loop.add_reader(poller.fileno(), poller.run)
-    pool = BackendPool("p", config.pools["p"], PoolContext(WorkerId(), Metrics(), poller), on_models)
+    pool = BackendPool(
+        "p", config.pools["p"], PoolContext(WorkerId(), Metrics(), poller), on_models
+    )
     pool.start()
     try:
-        await until(lambda: pool.balancer.backends and not any(member.has_probe for member in pool._members.values()))
+        await until(
+            lambda: (
+                pool.balancer.backends
+                and not any(member.has_probe for member in pool._members.values())
+            )
+        )
         yield pool
     finally:
         await pool.stop()
@@ -55,7 +64,9 @@ async def running_pool(
 
 
 @asynccontextmanager
-async def running_worker(settings: WorkerSettings, *, waits: bool = True) -> AsyncIterator[tuple[Worker, aiohttp.ClientSession]]:
+async def running_worker(
+    settings: WorkerSettings, *, waits: bool = True
+) -> AsyncIterator[tuple[Worker, aiohttp.ClientSession]]:
     """A worker in this process, ready unless `waits` is False, and a client of its port."""
     worker = Worker(settings, settings.read())
     host, port = await worker.start()
@@ -71,12 +82,16 @@ async def running_worker(settings: WorkerSettings, *, waits: bool = True) -> Asy
 class Stage:
     """A worker with a client, and the records of its requests."""
 
-    def __init__(self, worker: Worker, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, worker: Worker, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.worker, self.client = worker, client
         self.records: list[RequestRecord] = []
         monkeypatch.setattr(worker.state.recorder, "add", self.records.append)
 
-    async def ask(self, path: str = "/v1/messages", headers: dict[str, str] | None = None, **members: Any) -> tuple[int, Any]:
+    async def ask(
+        self, path: str = "/v1/messages", headers: dict[str, str] | None = None, **members: Any
+    ) -> tuple[int, Any]:
         async with self.client.post(path, json=REQ(**members), headers=headers) as answer:
             return answer.status, json.loads(await answer.read())
 
@@ -87,10 +102,14 @@ class Stage:
 
 
 @asynccontextmanager
-async def running_stage(backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+async def running_stage(
+    backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Stage]:
     """One backend, whose every model is served in the dialect `anthropic`."""
     monkeypatch.setattr(working, "tune_gc", lambda: None)
     monkeypatch.setattr(working, "tune_malloc", lambda: None)
-    settings = WorkerSettings(Flags(backends=(backend.url,), listen="127.0.0.1:0", dialect="anthropic"))
+    settings = WorkerSettings(
+        Flags(backends=(backend.url,), listen="127.0.0.1:0", dialect="anthropic")
+    )
     async with running_worker(settings) as (worker, client):
         yield Stage(worker, client, monkeypatch)

@@ -1,4 +1,5 @@
-"""Fixtures that every test may ask for: doubles that live as long as the run, and the proxy as a process for a module."""
+"""Fixtures that every test may ask for: doubles that live as long as the run, and the proxy as a
+process for a module."""
 
 from __future__ import annotations
 
@@ -63,12 +64,15 @@ def backend(shared_backend: ScriptedBackend) -> ScriptedBackend:
 
 
 @pytest.fixture(scope="session")
-def shared_proxy(tmp_path_factory: pytest.TempPathFactory, shared_backend: ScriptedBackend) -> Iterator[Ferrule]:
+def shared_proxy(
+    tmp_path_factory: pytest.TempPathFactory, shared_backend: ScriptedBackend
+) -> Iterator[Ferrule]:
     with Ferrule(config_for(shared_backend.url), tmp_path_factory.mktemp("ferrule")) as running:
         yield running
 
 
 @pytest.fixture
 def proxy(shared_proxy: Ferrule, backend: ScriptedBackend) -> Ferrule:
-    """The proxy of most tests: dialect `anthropic`, `backend` behind it. For tests that leave nothing behind in it."""
+    """The proxy of most tests: dialect `anthropic`, `backend` behind it. For tests that leave
+    nothing behind in it."""
     return shared_proxy

@@ -7,7 +7,15 @@ import json
 import pytest
 from tests.app_state import config_of
 
-from ferrule.catalog import Catalog, DiscoveredModels, ListedModel, ServedModel, list_body, merge, model_body
+from ferrule.catalog import (
+    Catalog,
+    DiscoveredModels,
+    ListedModel,
+    ServedModel,
+    list_body,
+    merge,
+    model_body,
+)
 from ferrule.config import Config, Flags, from_flags
 from ferrule.engines import PROFILES
 
@@ -30,7 +38,14 @@ def found(catalog: Catalog, name: str) -> ServedModel:
 
 @pytest.mark.parametrize(
     ("name", "id"),
-    [("m", "m"), ("m[1m]", "m"), ("claude-haiku-4-5", "m"), ("claude-haiku-4-5[1m]", "m"), ("other", None), ("M", None)],
+    [
+        ("m", "m"),
+        ("m[1m]", "m"),
+        ("claude-haiku-4-5", "m"),
+        ("claude-haiku-4-5[1m]", "m"),
+        ("other", None),
+        ("M", None),
+    ],
 )
 def test_configured_names(name: str, id: str | None) -> None:
     served = Catalog(config_of("http://127.0.0.1:9"), {}).find(name)
@@ -39,11 +54,21 @@ def test_configured_names(name: str, id: str | None) -> None:
 
 def test_a_configured_model_takes_from_its_backend_what_nobody_said() -> None:
     config = config_of("http://127.0.0.1:9", model={"upstream": "deep/m"})
-    catalog = Catalog(config, {"p": discovered(ListedModel("deep/m", 1000, 5), ListedModel("x", 1))})
+    catalog = Catalog(
+        config, {"p": discovered(ListedModel("deep/m", 1000, 5), ListedModel("x", 1))}
+    )
     served = found(catalog, "m")
-    assert (served.policy.upstream, served.policy.context_window, served.created, served.label) == ("deep/m", 1000, 5, "m")
+    assert (served.policy.upstream, served.policy.context_window, served.created, served.label) == (
+        "deep/m",
+        1000,
+        5,
+        "m",
+    )
     said = config_of("http://127.0.0.1:9", model={"context_window": 500})
-    assert found(Catalog(said, {"p": discovered(ListedModel("m", 1000))}), "m").policy.context_window == 500
+    assert (
+        found(Catalog(said, {"p": discovered(ListedModel("m", 1000))}), "m").policy.context_window
+        == 500
+    )
 
 
 def test_knobs_are_the_dialects_with_the_models_own() -> None:
@@ -55,7 +80,12 @@ def test_knobs_are_the_dialects_with_the_models_own() -> None:
 def test_the_engine_is_what_the_pool_says_or_what_was_found() -> None:
     told = {"p": DiscoveredModels(LLAMACPP, (), True)}
     assert found(Catalog(config_of("http://127.0.0.1:9"), told), "m").policy.engine is VLLM
-    assert found(Catalog(config_of("http://127.0.0.1:9", pool={"engine": "auto"}), told), "m").policy.engine is LLAMACPP
+    assert (
+        found(
+            Catalog(config_of("http://127.0.0.1:9", pool={"engine": "auto"}), told), "m"
+        ).policy.engine
+        is LLAMACPP
+    )
 
 
 def test_without_configured_models_every_listed_one_is_served() -> None:
@@ -82,13 +112,23 @@ def test_together_has_all_models_and_the_smallest_windows() -> None:
         discovered(ListedModel("a", 10), ListedModel("b", None)),
         discovered(ListedModel("a", 5), ListedModel("b", 8), ListedModel("c", 1)),
     )
-    assert merge([one, other]).models == (ListedModel("a", 5), ListedModel("b", 8), ListedModel("c", 1))
-    assert merge([other, one]).models == (ListedModel("a", 5), ListedModel("b", 8), ListedModel("c", 1))
+    assert merge([one, other]).models == (
+        ListedModel("a", 5),
+        ListedModel("b", 8),
+        ListedModel("c", 1),
+    )
+    assert merge([other, one]).models == (
+        ListedModel("a", 5),
+        ListedModel("b", 8),
+        ListedModel("c", 1),
+    )
     assert merge([]) == DiscoveredModels()
 
 
 def test_lists() -> None:
-    catalog = Catalog(unnamed(), {"default": discovered(ListedModel("a", 7, 1_700_000_000), ListedModel("b"))})
+    catalog = Catalog(
+        unnamed(), {"default": discovered(ListedModel("a", 7, 1_700_000_000), ListedModel("b"))}
+    )
     anthropic = json.loads(list_body(catalog.all(), anthropic=True))
     assert (anthropic["first_id"], anthropic["last_id"], anthropic["has_more"]) == ("a", "b", False)
     assert anthropic["data"][0] == {
@@ -101,6 +141,12 @@ def test_lists() -> None:
     }
     openai = json.loads(list_body(catalog.all(), anthropic=False))
     assert openai["object"] == "list"
-    one = {"id": "a", "object": "model", "created": 1_700_000_000, "owned_by": "ferrule", "max_model_len": 7}
+    one = {
+        "id": "a",
+        "object": "model",
+        "created": 1_700_000_000,
+        "owned_by": "ferrule",
+        "max_model_len": 7,
+    }
     assert openai["data"][0] == one == json.loads(model_body(catalog.all()[0], anthropic=False))
     assert json.loads(list_body([], anthropic=True))["first_id"] is None

@@ -23,7 +23,10 @@ def log_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "set_up", lambda level: None)
 
 
-@pytest.mark.parametrize("arguments", [[], ["no-such"], ["serve", "--no-such"], ["count"], ["keys"], ["serve", "--dialect", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["no-such"], ["serve", "--no-such"], ["count"], ["keys"], ["serve", "--dialect", "x"]],
+)
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -39,7 +42,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["serve", "check"])
-def test_problems_are_printed_with_their_place(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problems_are_printed_with_their_place(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "f.yaml"
     file.write_text("listne: 1\n")
     assert main([command, "--config", str(file)]) == 1
@@ -72,40 +77,69 @@ def test_problems_of_flags_are_wrong_usage(
     assert line.startswith(f"{said}: ")
 
 
-def test_a_problem_of_the_file_is_none_of_the_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_problem_of_the_file_is_none_of_the_flags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "f.yaml"
     file.write_text("pools: {p: {backends: ['http://127.0.0.1:9'], slots: 0}}")
     assert main(["serve", "--config", str(file), "--workers", "0"]) == 1
     assert "slots" in capsys.readouterr().err
     file.write_text("pools: {p: {backends: ['http://127.0.0.1:9']}}")
-    assert main(["serve", "--config", str(file), "--listen", "0.0.0.0:1"]) == 1  # keys may be in the file as well
+    assert (
+        main(["serve", "--config", str(file), "--listen", "0.0.0.0:1"]) == 1
+    )  # keys may be in the file as well
     assert "auth.keys_file" in capsys.readouterr().err
 
 
-def test_a_bad_keys_file_is_said_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_keys_file_is_said_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "keys.yaml").write_text("keys: [{name: a}]")
-    config = {"pools": {"p": {"backends": ["http://127.0.0.1:9"]}}, "auth": {"keys_file": "keys.yaml"}}
+    config = {
+        "pools": {"p": {"backends": ["http://127.0.0.1:9"]}},
+        "auth": {"keys_file": "keys.yaml"},
+    }
     (tmp_path / "f.yaml").write_text(yaml.safe_dump(config))
     assert main(["serve", "--config", str(tmp_path / "f.yaml")]) == 1
     assert "keys.yaml" in capsys.readouterr().err
 
 
 def test_flags_are_handed_on() -> None:
-    options = cli._parser().parse_args(["serve", "--backend", "http://a", "--backend", "http://b", "--workers", "2", "--dialect", "pooled"])
-    assert cli._flags(options) == Flags(backends=("http://a", "http://b"), workers=2, dialect="pooled")
+    options = cli._parser().parse_args(
+        [
+            "serve",
+            "--backend",
+            "http://a",
+            "--backend",
+            "http://b",
+            "--workers",
+            "2",
+            "--dialect",
+            "pooled",
+        ]
+    )
+    assert cli._flags(options) == Flags(
+        backends=("http://a", "http://b"), workers=2, dialect="pooled"
+    )
 
 
 @pytest.mark.parametrize(("workers", "runs"), [("1", "alone"), ("2", "supervised")])
-def test_more_than_one_worker_is_supervised(monkeypatch: pytest.MonkeyPatch, workers: str, runs: str) -> None:
+def test_more_than_one_worker_is_supervised(
+    monkeypatch: pytest.MonkeyPatch, workers: str, runs: str
+) -> None:
     from ferrule.process import run_worker, supervisor
 
     monkeypatch.setattr(run_worker, "serve_alone", lambda settings, configuration: "alone")
-    monkeypatch.setattr(supervisor, "Supervisor", lambda *arguments: SimpleNamespace(run=lambda: "supervised"))
+    monkeypatch.setattr(
+        supervisor, "Supervisor", lambda *arguments: SimpleNamespace(run=lambda: "supervised")
+    )
     monkeypatch.setattr("uvloop.run", lambda what: what)
     assert main(["serve", "--backend", "http://127.0.0.1:9", "--workers", workers]) == runs  # type: ignore[comparison-overlap]
 
 
-@pytest.mark.parametrize(("admin", "warnings"), [("127.0.0.1:1", 0), ("[::1]:1", 0), ("0.0.0.0:1", 1)])
+@pytest.mark.parametrize(
+    ("admin", "warnings"), [("127.0.0.1:1", 0), ("[::1]:1", 0), ("0.0.0.0:1", 1)]
+)
 def test_an_admin_port_for_others_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, admin: str, warnings: int
 ) -> None:
@@ -114,7 +148,9 @@ def test_an_admin_port_for_others_is_warned_of(
     monkeypatch.setattr(run_worker, "serve_alone", lambda settings, configuration: 0)
     monkeypatch.setattr("uvloop.run", lambda what: what)
     assert main(["serve", "--backend", "http://127.0.0.1:9", "--admin", admin]) == 0
-    assert [record.levelname for record in caplog.records if admin in record.message] == ["WARNING"] * warnings
+    assert [record.levelname for record in caplog.records if admin in record.message] == [
+        "WARNING"
+    ] * warnings
 
 
 def test_sim_and_demo_have_their_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,17 +186,36 @@ def test_count(tmp_path: Path, capsys: pytest.CaptureFixture[str], body: dict[st
     assert counted(capsys, "--model", "m", str(file)) == 2
 
 
-def test_count_of_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_count_of_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(json.dumps(BODY).encode())))
     assert counted(capsys, "-") == 2
 
 
-def test_count_with_a_models_own_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_count_with_a_models_own_tokenizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "body.json").write_text(json.dumps(BODY))
-    config = {"pools": {"p": {"backends": ["http://127.0.0.1:9"]}}, "models": [{"id": "m", "tokenizer": "cl100k_base"}]}
+    config = {
+        "pools": {"p": {"backends": ["http://127.0.0.1:9"]}},
+        "models": [{"id": "m", "tokenizer": "cl100k_base"}],
+    }
     (tmp_path / "f.yaml").write_text(yaml.safe_dump(config))
     assert counted(capsys, "--config", str(tmp_path / "f.yaml"), str(tmp_path / "body.json")) == 2
-    assert main(["count", "--config", str(tmp_path / "f.yaml"), "--model", "n", str(tmp_path / "body.json")]) == 1
+    assert (
+        main(
+            [
+                "count",
+                "--config",
+                str(tmp_path / "f.yaml"),
+                "--model",
+                "n",
+                str(tmp_path / "body.json"),
+            ]
+        )
+        == 1
+    )
     assert "no model 'n'" in capsys.readouterr().err
 
 
@@ -174,7 +229,9 @@ def test_count_with_a_models_own_tokenizer(tmp_path: Path, capsys: pytest.Captur
         ('{"model":"m","messages":7}', "messages"),
     ],
 )
-def test_count_of_what_is_no_body(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+def test_count_of_what_is_no_body(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
     file = tmp_path / "body.json"
     file.write_text(text)
     assert main(["count", str(file)]) == 1

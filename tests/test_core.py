@@ -25,7 +25,10 @@ from ferrule._core import (
 
 OPTIONS = ResponseOptions(message_id="msg_1", model="m")
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
-FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\n'
+FINISH = (
+    b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],'
+    b'"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\n'
+)
 DONE = b"data: [DONE]\n\n"
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
@@ -45,7 +48,12 @@ def test_a_stream_becomes_events() -> None:
         b"message_stop",
     ]
     outcome = translator.outcome
-    assert (outcome.input_tokens, outcome.output_tokens, outcome.stop_reason, outcome.has_usage) == (7, 2, "end_turn", True)
+    assert (
+        outcome.input_tokens,
+        outcome.output_tokens,
+        outcome.stop_reason,
+        outcome.has_usage,
+    ) == (7, 2, "end_turn", True)
     assert (outcome.fault_kind, outcome.fault_message, outcome.fault_status) == (None, None, None)
 
 
@@ -79,8 +87,16 @@ def test_options_that_mean_nothing() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "told"),
     [
-        (400, {"error": {"message": "no such thing", "type": "BadRequestError"}}, (400, "invalid_request_error", "no such thing", False)),
-        (404, {"error": {"message": "no such model", "type": "NotFoundError"}}, (404, "not_found_error", "no such model", False)),
+        (
+            400,
+            {"error": {"message": "no such thing", "type": "BadRequestError"}},
+            (400, "invalid_request_error", "no such thing", False),
+        ),
+        (
+            404,
+            {"error": {"message": "no such model", "type": "NotFoundError"}},
+            (404, "not_found_error", "no such model", False),
+        ),
         (429, {"error": {"message": "busy"}}, (429, "rate_limit_error", "busy", False)),
         (503, {"error": {"message": "busy"}}, (529, "overloaded_error", "busy", False)),
     ],
@@ -129,14 +145,21 @@ class Wire:
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
         near, far = socket.socketpair()
-        self.transport, self.connection = await loop.create_connection(lambda: UpstreamConnection(self.poller), sock=near)  # type: ignore[type-var]
+        self.transport, self.connection = await loop.create_connection(
+            lambda: UpstreamConnection(self.poller), sock=near
+        )  # type: ignore[type-var]
         self.backend_reads, self.backend = await asyncio.open_connection(sock=far)
         near, far = socket.socketpair()
         self.client, _ = await loop.create_connection(asyncio.Protocol, sock=near)
         self.client_reads, self.client_end = await asyncio.open_connection(sock=far)
 
     def stream(self, telling: str = "events", **settings: object) -> ResponseStream:
-        named = {"options": OPTIONS, "transport": self.client, "descriptor": self.client.get_extra_info("socket").fileno(), **settings}
+        named = {
+            "options": OPTIONS,
+            "transport": self.client,
+            "descriptor": self.client.get_extra_info("socket").fileno(),
+            **settings,
+        }
         stream = ResponseStream(telling=telling, **named)  # type: ignore[arg-type]
         stream.set_head(HEAD)
         return stream
@@ -181,7 +204,12 @@ async def test_a_reply_goes_through_and_the_connection_is_kept(wire: Wire) -> No
         told = await wire.told_until(b"0\r\n\r\n")
         assert told.startswith(HEAD)
         assert b'"text":"hi"' in told
-        assert (stream.end, stream.status, stream.is_committed, stream.has_started) == ("complete", 200, True, True)
+        assert (stream.end, stream.status, stream.is_committed, stream.has_started) == (
+            "complete",
+            200,
+            True,
+            True,
+        )
         assert 0 < stream.sent_at <= stream.first_event_at
         assert wire.connection.is_reusable
 
@@ -204,7 +232,12 @@ async def test_an_error_is_collected_and_nothing_told(wire: Wire) -> None:
     waiter = wire.start(stream)
     wire.backend.write(b"HTTP/1.1 503 x\r\nretry-after: 3\r\ncontent-length: 2\r\n\r\n{}")
     await waiter
-    assert (stream.end, stream.status, stream.retry_after, stream.is_committed) == ("collected", 503, "3", False)
+    assert (stream.end, stream.status, stream.retry_after, stream.is_committed) == (
+        "collected",
+        503,
+        "3",
+        False,
+    )
     assert stream.take_body() == b"{}"
 
 
@@ -259,7 +292,9 @@ async def test_deadlines_and_pings_are_the_sweeps_business(wire: Wire) -> None:
 async def test_our_own_failure_is_told_where_a_stream_has_begun(wire: Wire) -> None:
     stream = wire.stream()
     waiter = wire.start(stream)
-    assert not stream.fail("overloaded_error", "going down")  # nothing told: an answer with a status follows
+    assert not stream.fail(
+        "overloaded_error", "going down"
+    )  # nothing told: an answer with a status follows
     await waiter
     assert stream.end == "failed"
 
@@ -279,7 +314,9 @@ async def test_a_paused_client_holds_the_backend(wire: Wire) -> None:
     assert stream.end == "complete"
 
 
-@pytest.mark.parametrize("rest", [b"", CHUNK + FINISH + DONE, b"data: {\n\n"], ids=["at it", "answered", "broken"])
+@pytest.mark.parametrize(
+    "rest", [b"", CHUNK + FINISH + DONE, b"data: {\n\n"], ids=["at it", "answered", "broken"]
+)
 async def test_the_budget_ends_it_and_a_second_answer_goes_on(wire: Wire, rest: bytes) -> None:
     stream = wire.stream(budget_tokens=2)
     waiter = wire.start(stream)
@@ -315,7 +352,10 @@ async def test_chat_chunks_pass_with_the_clients_name_and_without_usage(wire: Wi
     stream = wire.stream("chat", model_json='"mine"', hide_usage=True)
     waiter = wire.start(stream)
     named = b'data: {"model":"theirs","choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
-    usage = b'data: {"model":"theirs","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\n'
+    usage = (
+        b'data: {"model":"theirs","choices":[],"usage":{"prompt_tokens":7,'
+        b'"completion_tokens":2}}\n\n'
+    )
     body = named + usage + DONE
     wire.backend.write(SSE % len(body) + body)
     await waiter
@@ -370,7 +410,9 @@ async def test_what_comes_for_a_client_that_is_gone_raises_nowhere(wire: Wire) -
 
 async def test_a_write_that_fails_leaves_nobody_waiting(wire: Wire) -> None:
     complaints: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: complaints.append(context["exception"])
+    )
     waiter = wire.start(wire.stream(transport=Gone(), descriptor=None))
     body = CHUNK + FINISH + DONE
     wire.backend.write(SSE % len(body) + body)
@@ -378,7 +420,9 @@ async def test_a_write_that_fails_leaves_nobody_waiting(wire: Wire) -> None:
     assert [type(complaint) for complaint in complaints] == [RuntimeError]
 
 
-async def test_an_answer_before_the_request_was_read_leaves_no_rest_of_it_behind(wire: Wire) -> None:
+async def test_an_answer_before_the_request_was_read_leaves_no_rest_of_it_behind(
+    wire: Wire,
+) -> None:
     stream = wire.stream("whole")
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     wire.backend_reads._transport.pause_reading()  # type: ignore[attr-defined]
@@ -390,8 +434,12 @@ async def test_an_answer_before_the_request_was_read_leaves_no_rest_of_it_behind
     assert wire.transport.get_write_buffer_size() == 0
 
 
-@pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 503 x\r\ncontent-length: 0\r\n\r\n"], ids=["untouched", "refused"])
-async def test_a_continuation_goes_on_after_an_attempt_that_failed(wire: Wire, reply: bytes) -> None:
+@pytest.mark.parametrize(
+    "reply", [b"", b"HTTP/1.1 503 x\r\ncontent-length: 0\r\n\r\n"], ids=["untouched", "refused"]
+)
+async def test_a_continuation_goes_on_after_an_attempt_that_failed(
+    wire: Wire, reply: bytes
+) -> None:
     stream = wire.stream(budget_tokens=1)
     waiter = wire.start(stream)
     thought = b'data: {"choices":[{"index":0,"delta":{"reasoning":"hm "}}]}\n\n'

@@ -1,4 +1,5 @@
-"""The four dialects as data, and single dialect of a model; what they do is in the tests of the two sides."""
+"""The four dialects as data, and single dialect of a model; what they do is in the tests of the two
+sides."""
 
 from __future__ import annotations
 
@@ -30,7 +31,13 @@ def test_four_ship_under_their_names() -> None:
             "stop_reasons",
             (
                 {"end_turn", "max_tokens", "tool_use", "refusal"},
-                {"end_turn", "stop_sequence", "tool_use", "max_tokens", "model_context_window_exceeded"},
+                {
+                    "end_turn",
+                    "stop_sequence",
+                    "tool_use",
+                    "max_tokens",
+                    "model_context_window_exceeded",
+                },
                 {"end_turn", "max_tokens", "tool_use", "stop_sequence", "refusal"},
                 None,
             ),
@@ -59,8 +66,14 @@ def test_accepted_parameters(parameter: str, accepted_by: set[str]) -> None:
 
 
 def test_a_model_overrides_single_knobs() -> None:
-    dialect = override(DIALECTS["anthropic"], {"reasoning": "text", "top_k_cap": 10, "stop_reasons": ["end_turn"]})
-    assert (dialect.reasoning, dialect.top_k_cap, dialect.stop_reasons) == ("text", 10, frozenset({"end_turn"}))
+    dialect = override(
+        DIALECTS["anthropic"], {"reasoning": "text", "top_k_cap": 10, "stop_reasons": ["end_turn"]}
+    )
+    assert (dialect.reasoning, dialect.top_k_cap, dialect.stop_reasons) == (
+        "text",
+        10,
+        frozenset({"end_turn"}),
+    )
     assert DIALECTS["anthropic"].reasoning == "thinking"
     assert override(DIALECTS["pooled"], {}) is DIALECTS["pooled"]
 
@@ -68,7 +81,10 @@ def test_a_model_overrides_single_knobs() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"reasonning": "text"}, "models.0.dialect.reasonning: no such setting; there are accepted, "),
+        (
+            {"reasonning": "text"},
+            "models.0.dialect.reasonning: no such setting; there are accepted, ",
+        ),
         ({"name": "x"}, "models.0.dialect.name: no such setting"),
         ({"reasoning": "loud"}, "models.0.dialect.reasoning: Invalid enum value 'loud'"),
         ({"top_k_cap": "ten"}, "models.0.dialect.top_k_cap: Expected `int | null`, got `str`"),

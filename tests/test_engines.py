@@ -12,7 +12,9 @@ from ferrule.engines import PROFILES, Profile, detect
 
 
 def models(owner: str | None, **more: Any) -> bytes:
-    return json.dumps({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": owner, **more}]}).encode()
+    return json.dumps(
+        {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": owner, **more}]}
+    ).encode()
 
 
 def version(number: str) -> bytes:
@@ -47,7 +49,9 @@ PROPS = json.dumps({"build_info": "b11434-abc", "chat_template": "…", "total_s
         (b"[" * 100_000, None, None, "vllm"),
     ],
 )
-def test_detection(models_json: bytes | None, version_json: bytes | None, props_json: bytes | None, name: str) -> None:
+def test_detection(
+    models_json: bytes | None, version_json: bytes | None, props_json: bytes | None, name: str
+) -> None:
     assert detect(models_json, version_json, props_json).name == name
 
 
@@ -62,7 +66,11 @@ def test_detection(models_json: bytes | None, version_json: bytes | None, props_
 )
 def test_what_came_to_vllm_later(number: str, budget: str | None, clamps: bool) -> None:
     profile = detect(models("vllm"), version(number))
-    assert (profile.name, profile.budget_field, profile.clamps_max_tokens) == ("vllm", budget, clamps)
+    assert (profile.name, profile.budget_field, profile.clamps_max_tokens) == (
+        "vllm",
+        budget,
+        clamps,
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,9 +82,15 @@ def test_what_came_to_vllm_later(number: str, budget: str | None, clamps: bool) 
         ("llamacpp", "reasoning_content", "thinking_budget_tokens", False, False),
     ],
 )
-def test_the_table(name: str, reasoning: str, budget: str | None, continues: bool, named_tool: bool) -> None:
+def test_the_table(
+    name: str, reasoning: str, budget: str | None, continues: bool, named_tool: bool
+) -> None:
     profile = PROFILES[name]
-    assert (profile.name, profile.reasoning_history_field, profile.budget_field) == (name, reasoning, budget)
+    assert (profile.name, profile.reasoning_history_field, profile.budget_field) == (
+        name,
+        reasoning,
+        budget,
+    )
     assert (profile.can_continue_final, profile.forced_named_tool) == (continues, named_tool)
     assert profile.tokenize_route == name.removesuffix("_old")
 

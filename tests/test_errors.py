@@ -38,11 +38,18 @@ def test_a_kind_that_is_given_wins() -> None:
 
 def test_invalid_requests_name_their_path() -> None:
     failure = InvalidRequest("messages.0.role", "must be a role")
-    assert (failure.status, failure.message, failure.path) == (400, "messages.0.role: must be a role", "messages.0.role")
+    assert (failure.status, failure.message, failure.path) == (
+        400,
+        "messages.0.role: must be a role",
+        "messages.0.role",
+    )
     assert InvalidRequest("", "must be JSON").message == "must be JSON"
 
 
-@pytest.mark.parametrize(("body", "said"), [(b"", "the body is empty"), (b" \n", "the body is empty"), (b"{", "it was cut")])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [(b"", "the body is empty"), (b" \n", "the body is empty"), (b"{", "it was cut")],
+)
 @pytest.mark.parametrize("decode", [messages.decode, chat.decode])
 def test_what_is_no_json(decode: Callable[[bytes], object], body: bytes, said: str) -> None:
     assert invalid_json(body, ValueError("it was cut")).message.endswith(f": {said}")
@@ -53,7 +60,11 @@ def test_what_is_no_json(decode: Callable[[bytes], object], body: bytes, said: s
 
 def test_envelopes() -> None:
     failure = Failure(404, 'no "m"')
-    plain = {"type": "error", "error": {"type": "not_found_error", "message": 'no "m"'}, "request_id": "req_1"}
+    plain = {
+        "type": "error",
+        "error": {"type": "not_found_error", "message": 'no "m"'},
+        "request_id": "req_1",
+    }
     assert json.loads(envelope(failure, "req_1")) == plain
     assert json.loads(envelope(failure, "req_1", wrapped=True)) == {"detail": plain}
     assert event(failure, "req_1") == b"event: error\ndata: " + envelope(failure, "req_1") + b"\n\n"

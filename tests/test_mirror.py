@@ -1,4 +1,5 @@
-"""Tests mirror the source: every module has a test of its own name in the same place, or a reason why it needs none."""
+"""Tests mirror the source: every module has a test of its own name in the same place, or a reason
+why it needs none."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def modules() -> list[str]:
 def test_a_module_has_its_test(module: str) -> None:
     path = Path(module)
     has_test = (ROOT / "tests" / path.parent / f"test_{path.name}").exists()
-    assert has_test != (module in WITHOUT), WITHOUT.get(module, f"no tests/{path.parent}/test_{path.name}")
+    assert has_test != (module in WITHOUT), WITHOUT.get(
+        module, f"no tests/{path.parent}/test_{path.name}"
+    )
 
 
 def test_the_exceptions_exist() -> None:

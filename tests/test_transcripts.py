@@ -1,4 +1,5 @@
-"""The golden transcripts through the extension: the same bytes however the backend's stream is cut, and the same message when folded."""
+"""The golden transcripts through the extension: the same bytes however the backend's stream is cut,
+and the same message when folded."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ CASES = sorted(path.parent for path in Path(__file__).parent.glob("transcripts/*
 def options_of(case: Path) -> ResponseOptions:
     given: dict[str, Any] = json.loads(read(case / "options.json") or b"{}")
     named = {"message_id": "msg_0123456789abcdef0123456789abcdef", "model": "m"}
-    return ResponseOptions(**{**named, **given, "tool_names": [tuple(pair) for pair in given.get("tool_names", [])]})
+    return ResponseOptions(
+        **{**named, **given, "tool_names": [tuple(pair) for pair in given.get("tool_names", [])]}
+    )
 
 
 def read(path: Path) -> bytes:
@@ -33,7 +36,11 @@ def translate(case: Path, pieces: Iterable[bytes]) -> tuple[bytes, Outcome]:
 def fault_of(outcome: Outcome) -> dict[str, Any] | None:
     if outcome.fault_kind is None:
         return None
-    return {"kind": outcome.fault_kind, "message": outcome.fault_message, "status": outcome.fault_status}
+    return {
+        "kind": outcome.fault_kind,
+        "message": outcome.fault_message,
+        "status": outcome.fault_status,
+    }
 
 
 def test_the_cases_are_there() -> None:

@@ -1,4 +1,5 @@
-"""Writes ferrule.json, the Grafana dashboard, from the panels in panels.py. Run it after a change there: python k8s/grafana/generate.py.
+"""Writes ferrule.json, the Grafana dashboard, from the panels in panels.py. Run it after a change
+there: python k8s/grafana/generate.py.
 
 Decides lay-out, colours and variables; knows nothing of what the panels mean.
 """
@@ -47,12 +48,25 @@ def dashboard() -> Json:
 
 
 def _variables() -> list[Json]:
-    source = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "current": {}, "hide": 0}
+    source = {
+        "name": "datasource",
+        "label": "Data source",
+        "type": "datasource",
+        "query": "prometheus",
+        "current": {},
+        "hide": 0,
+    }
     return [
         source,
         _variable("namespace", "Namespace", "label_values(ferrule_build_info, namespace)"),
-        _variable("model", "Model", 'label_values(ferrule_requests_total{namespace=~"$namespace"}, model)'),
-        _variable("pool", "Pool", 'label_values(ferrule_discovery_age_seconds{namespace=~"$namespace"}, pool)'),
+        _variable(
+            "model", "Model", 'label_values(ferrule_requests_total{namespace=~"$namespace"}, model)'
+        ),
+        _variable(
+            "pool",
+            "Pool",
+            'label_values(ferrule_discovery_age_seconds{namespace=~"$namespace"}, pool)',
+        ),
     ]
 
 
@@ -80,12 +94,25 @@ def _panels() -> list[Json]:
     top = 0
     for row in ROWS:
         panels.append(
-            {"id": next(ids), "type": "row", "title": row.title, "collapsed": False, "panels": [], "gridPos": _at(0, top, COLUMNS, 1)}
+            {
+                "id": next(ids),
+                "type": "row",
+                "title": row.title,
+                "collapsed": False,
+                "panels": [],
+                "gridPos": _at(0, top, COLUMNS, 1),
+            }
         )
         top += 1
         for place, panel in enumerate(row.panels):
             line, column = divmod(place, COLUMNS // WIDTH)
-            panels.append({"id": next(ids), **_panel(panel), "gridPos": _at(column * WIDTH, top + line * HEIGHT, WIDTH, HEIGHT)})
+            panels.append(
+                {
+                    "id": next(ids),
+                    **_panel(panel),
+                    "gridPos": _at(column * WIDTH, top + line * HEIGHT, WIDTH, HEIGHT),
+                }
+            )
         top += -(-len(row.panels) // (COLUMNS // WIDTH)) * HEIGHT
     return panels
 
@@ -100,14 +127,22 @@ def _panel(panel: Panel) -> Json:
         "title": panel.title,
         "description": panel.about,
         "datasource": DATASOURCE,
-        "targets": [_target(query, ref, panel) for query, ref in zip(panel.queries, "ABCDEF", strict=False)],
+        "targets": [
+            _target(query, ref, panel) for query, ref in zip(panel.queries, "ABCDEF", strict=False)
+        ],
         "fieldConfig": {"defaults": _defaults(panel), "overrides": _colours()},
         "options": OPTIONS[panel.kind],
     }
 
 
 def _target(query: Query, ref: str, panel: Panel) -> Json:
-    target: Json = {"refId": ref, "datasource": DATASOURCE, "expr": query.expr, "legendFormat": query.legend, "range": True}
+    target: Json = {
+        "refId": ref,
+        "datasource": DATASOURCE,
+        "expr": query.expr,
+        "legendFormat": query.legend,
+        "range": True,
+    }
     return {**target, "format": "heatmap"} if panel.kind == "heatmap" else target
 
 
@@ -115,9 +150,17 @@ def _defaults(panel: Panel) -> Json:
     defaults: Json = {"unit": panel.unit, "min": 0}
     if panel.kind == "timeseries":
         stacking = {"mode": "normal" if panel.stacked else "none"}
-        defaults["custom"] = {"fillOpacity": 25 if panel.stacked else 8, "lineWidth": 1, "showPoints": "never", "stacking": stacking}
+        defaults["custom"] = {
+            "fillOpacity": 25 if panel.stacked else 8,
+            "lineWidth": 1,
+            "showPoints": "never",
+            "stacking": stacking,
+        }
     if panel.kind == "state-timeline":
-        states = {"0": {"text": "out", "color": "red", "index": 0}, "1": {"text": "in", "color": "green", "index": 1}}
+        states = {
+            "0": {"text": "out", "color": "red", "index": 0},
+            "1": {"text": "in", "color": "green", "index": 1},
+        }
         defaults["mappings"] = [{"type": "value", "options": states}]
     return defaults
 
@@ -135,9 +178,24 @@ def _colours() -> list[Json]:
 _LEGEND = {"displayMode": "list", "placement": "bottom", "showLegend": True}
 OPTIONS: dict[str, Json] = {
     "timeseries": {"legend": _LEGEND, "tooltip": {"mode": "multi", "sort": "desc"}},
-    "stat": {"reduceOptions": {"calcs": ["lastNotNull"]}, "textMode": "value_and_name", "colorMode": "none", "graphMode": "none"},
-    "heatmap": {"calculate": False, "yAxis": {"unit": "s"}, "color": {"scheme": "Oranges", "mode": "scheme", "steps": 64}, "cellGap": 1},
-    "state-timeline": {"showValue": "never", "mergeValues": True, "rowHeight": 0.8, "legend": _LEGEND},
+    "stat": {
+        "reduceOptions": {"calcs": ["lastNotNull"]},
+        "textMode": "value_and_name",
+        "colorMode": "none",
+        "graphMode": "none",
+    },
+    "heatmap": {
+        "calculate": False,
+        "yAxis": {"unit": "s"},
+        "color": {"scheme": "Oranges", "mode": "scheme", "steps": 64},
+        "cellGap": 1,
+    },
+    "state-timeline": {
+        "showValue": "never",
+        "mergeValues": True,
+        "rowHeight": 0.8,
+        "legend": _LEGEND,
+    },
 }
 
 

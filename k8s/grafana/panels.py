@@ -1,6 +1,8 @@
-"""What the dashboard shows, row by row: titles, units and expressions. How Grafana wants it written is generate.py's affair.
+"""What the dashboard shows, row by row: titles, units and expressions. How Grafana wants it written
+is generate.py's affair.
 
-`$namespace`, `$model` and `$pool` are the dashboard's variables; a filter built from them stands in every expression.
+`$namespace`, `$model` and `$pool` are the dashboard's variables; a filter built from them stands in
+every expression.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ def _quantile(share: float, name: str, filters: str, by: str = "") -> str:
 
 
 def _quantiles(name: str, filters: str) -> list[Query]:
-    return [Query(_quantile(share, name, filters), legend) for share, legend in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))]
+    return [
+        Query(_quantile(share, name, filters), legend)
+        for share, legend in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
+    ]
 
 
 TRAFFIC = Row(
@@ -67,7 +72,8 @@ TRAFFIC = Row(
             "Requests by status",
             "reqps",
             [Query(_rate("ferrule_requests_total", "code", MODEL), "{{code}}")],
-            "Answers a second by HTTP status. 529: no free backend. A stream that breaks later is under 'Streams ended'.",
+            "Answers a second by HTTP status. 529: no free backend. A stream that breaks later "
+            "is under 'Streams ended'.",
             stacked=True,
         ),
         Panel(
@@ -97,7 +103,8 @@ TRAFFIC = Row(
             "Streams ended",
             "ops",
             [Query(_rate("ferrule_stream_end_total", "reason", NS), "{{reason}}")],
-            "How streams end. client_gone is a client's choice; backend_error, timeout and drain cut an answer short.",
+            "How streams end. client_gone is a client's choice; backend_error, timeout and drain "
+            "cut an answer short.",
             stacked=True,
         ),
         Panel(
@@ -116,7 +123,8 @@ LATENCY = Row(
             "Time to first token",
             "s",
             _quantiles("ferrule_time_to_first_token_seconds", MODEL),
-            "From a request's head to its first content. Buckets are vLLM's, so the engine's own panel can be laid over this one.",
+            "From a request's head to its first content. Buckets are vLLM's, so the engine's own "
+            "panel can be laid over this one.",
         ),
         Panel(
             "Time to first token, spread",
@@ -134,7 +142,12 @@ LATENCY = Row(
         Panel(
             "Time to first token by model (p95)",
             "s",
-            [Query(_quantile(0.95, "ferrule_time_to_first_token_seconds", MODEL, "model"), "{{model}}")],
+            [
+                Query(
+                    _quantile(0.95, "ferrule_time_to_first_token_seconds", MODEL, "model"),
+                    "{{model}}",
+                )
+            ],
             "Which model makes clients wait.",
         ),
         Panel(
@@ -143,7 +156,12 @@ LATENCY = Row(
             [Query(_quantile(0.99, "ferrule_proxy_overhead_seconds", NS, "phase"), "{{phase}}")],
             "Time the proxy itself takes, by phase.",
         ),
-        Panel("Request duration", "s", _quantiles("ferrule_request_duration_seconds", NS), "Head of the request to the end of its answer."),
+        Panel(
+            "Request duration",
+            "s",
+            _quantiles("ferrule_request_duration_seconds", NS),
+            "Head of the request to the end of its answer.",
+        ),
         Panel(
             "Counting tokens",
             "s",
@@ -164,13 +182,19 @@ ROUTING = Row(
             "Decisions by branch",
             "ops",
             [Query(_rate("ferrule_routing_decisions_total", "branch", POOL), "{{branch}}")],
-            "home: the session's backend. spill: home was full. failover: home was down or failed. keyless: no session.",
+            "home: the session's backend. spill: home was full. failover: home was down or "
+            "failed. keyless: no session.",
             stacked=True,
         ),
         Panel(
             "Share away from home",
             "percentunit",
-            [Query(_share("ferrule_routing_decisions_total", f'branch="{branch}"', _KEYED), branch) for branch in ("spill", "failover")],
+            [
+                Query(
+                    _share("ferrule_routing_decisions_total", f'branch="{branch}"', _KEYED), branch
+                )
+                for branch in ("spill", "failover")
+            ],
             "Turns that run where their cache is not.",
         ),
         Panel(
@@ -178,7 +202,8 @@ ROUTING = Row(
             "percentunit",
             [
                 Query(
-                    f"{_rate('ferrule_tokens_total', 'model', _CACHED)} / {_rate('ferrule_tokens_total', 'model', _PROMPT)}",
+                    f"{_rate('ferrule_tokens_total', 'model', _CACHED)} / "
+                    f"{_rate('ferrule_tokens_total', 'model', _PROMPT)}",
                     "{{model}}",
                 )
             ],
@@ -187,7 +212,12 @@ ROUTING = Row(
         Panel(
             "In flight per backend",
             "short",
-            [Query(f"sum by (pool, backend) (ferrule_backend_inflight{{{POOL}}})", "{{pool}} {{backend}}")],
+            [
+                Query(
+                    f"sum by (pool, backend) (ferrule_backend_inflight{{{POOL}}})",
+                    "{{pool}} {{backend}}",
+                )
+            ],
             "Requests each backend works on, over all replicas.",
         ),
         Panel(
@@ -195,7 +225,8 @@ ROUTING = Row(
             "short",
             [
                 Query(
-                    f"max by (pool) (sum by (pool, backend) (ferrule_backend_inflight{{{POOL}}})) / "
+                    f"max by (pool) (sum by (pool, backend) "
+                    f"(ferrule_backend_inflight{{{POOL}}})) / "
                     f"avg by (pool) (sum by (pool, backend) (ferrule_backend_inflight{{{POOL}}}))",
                     "{{pool}}",
                 )
@@ -213,8 +244,14 @@ BACKENDS = Row(
         Panel(
             "Health",
             "short",
-            [Query(f"min by (pool, backend) (ferrule_backend_healthy{{{POOL}}})", "{{pool}} {{backend}}")],
-            "1: every replica sends it requests. 0: at least one does not (down, ejected or draining).",
+            [
+                Query(
+                    f"min by (pool, backend) (ferrule_backend_healthy{{{POOL}}})",
+                    "{{pool}} {{backend}}",
+                )
+            ],
+            "1: every replica sends it requests. 0: at least one does not (down, ejected or "
+            "draining).",
             kind="state-timeline",
         ),
         Panel(
@@ -226,7 +263,12 @@ BACKENDS = Row(
         Panel(
             "Failed attempts",
             "reqps",
-            [Query(_rate("ferrule_backend_requests_total", "backend, code", _FAILED), "{{backend}} {{code}}")],
+            [
+                Query(
+                    _rate("ferrule_backend_requests_total", "backend, code", _FAILED),
+                    "{{backend}} {{code}}",
+                )
+            ],
             "What each backend answered other than success, or what went wrong before an answer.",
             stacked=True,
         ),
@@ -242,12 +284,18 @@ BACKENDS = Row(
             [Query(f"sum by (pool) (ferrule_queue_depth{{{POOL}}})", "{{pool}}")],
             "Requests waiting because every backend is at max_inflight.",
         ),
-        Panel("Queue wait", "s", _quantiles("ferrule_queue_wait_seconds", NS), "How long those that waited did."),
+        Panel(
+            "Queue wait",
+            "s",
+            _quantiles("ferrule_queue_wait_seconds", NS),
+            "How long those that waited did.",
+        ),
         Panel(
             "Discovery age",
             "s",
             [Query(f"max by (pool) (ferrule_discovery_age_seconds{{{POOL}}})", "{{pool}}")],
-            "Since the list of backends was last confirmed, at the replica where that is longest ago.",
+            "Since the list of backends was last confirmed, at the replica where that is longest "
+            "ago.",
         ),
     ),
 )
@@ -265,7 +313,12 @@ KEYS = Row(
         Panel(
             "Refused requests",
             "reqps",
-            [Query(_rate("ferrule_requests_total", "code", f'{NS}, code=~"401|403|429|529"'), "{{code}}")],
+            [
+                Query(
+                    _rate("ferrule_requests_total", "code", f'{NS}, code=~"401|403|429|529"'),
+                    "{{code}}",
+                )
+            ],
             "401 unknown key, 403 model not allowed, 429 a key's limit, 529 no free backend.",
         ),
         Panel(
@@ -279,7 +332,8 @@ KEYS = Row(
             "Parameters dropped",
             "ops",
             [Query(_rate("ferrule_dropped_params_total", "param", NS), "{{param}}")],
-            "What clients sent and the dialect drops; each of these answers carries x-ferrule-dropped.",
+            "What clients sent and the dialect drops; each of these answers carries "
+            "x-ferrule-dropped.",
         ),
     ),
 )
@@ -294,7 +348,11 @@ PROCESS = Row(
             "How late timers run at the slowest worker of each pod; streams stutter by as much.",
         ),
         Panel(
-            "Replicas read", "short", [Query(f'sum(up{{job="ferrule", {NS}}})', "replicas")], "Replicas that Prometheus reads.", kind="stat"
+            "Replicas read",
+            "short",
+            [Query(f'sum(up{{job="ferrule", {NS}}})', "replicas")],
+            "Replicas that Prometheus reads.",
+            kind="stat",
         ),
         Panel(
             "Versions",

@@ -1,7 +1,8 @@
-"""The Rust half: streams replies, counts tokens, ranks backends. Nothing here blocks the loop or holds the GIL for long.
+"""The Rust half: streams replies, counts tokens, ranks backends. Nothing here blocks the loop or
+holds the GIL for long.
 
-All times are seconds; points in time are those of `time.monotonic()`. A peer that sends nonsense never raises: it ends as a fault
-in an `Outcome`, or as the `end` of an `ResponseStream`.
+All times are seconds; points in time are those of `time.monotonic()`. A peer that sends nonsense
+never raises: it ends as a fault in an `Outcome`, or as the `end` of an `ResponseStream`.
 """
 
 import asyncio
@@ -27,7 +28,8 @@ __all__ = [
 
 @final
 class ResponseOptions:
-    """How one reply is to be told to its client: the response-side knobs and what the request fixed."""
+    """How one reply is to be told to its client: the response-side knobs and what the request
+    fixed."""
 
     def __new__(
         cls,
@@ -47,12 +49,13 @@ class ResponseOptions:
         context_window: int | None = None,
         discard_output: bool = False,
     ) -> ResponseOptions:
-        """`reasoning`: `thinking` (blocks), `text` (folded into the text block) or `drop`; anything else raises ValueError.
-        `stop_reasons`: those the dialect knows, all others become `end_turn`; None: all.
-        `tool_names`: (name upstream, name the client knows) where they differ.
-        `single_tool_call`: only the first call is told. `split_think`: `</think>` in content ends the reasoning.
-        `max_tokens`, `context_window`: tell `model_context_window_exceeded` from `max_tokens`.
-        `discard_output`: `max_tokens: 0`; no content is told and the stop reason is `max_tokens`."""
+        """`reasoning`: `thinking` (blocks), `text` (folded into the text block) or `drop`; anything
+        else raises ValueError. `stop_reasons`: those the dialect knows, all others become
+        `end_turn`; None: all. `tool_names`: (name upstream, name the client knows) where they
+        differ. `single_tool_call`: only the first call is told. `split_think`: `</think>` in
+        content ends the reasoning. `max_tokens`, `context_window`: tell
+        `model_context_window_exceeded` from `max_tokens`. `discard_output`: `max_tokens: 0`; no
+        content is told and the stop reason is `max_tokens`."""
 
 @final
 class Outcome:
@@ -69,7 +72,8 @@ class Outcome:
         """A stop reason of the Messages API; None while there is none."""
     @property
     def has_usage(self) -> bool:
-        """False: the backend sent none, and `output_tokens` is the number of pieces that were told."""
+        """False: the backend sent none, and `output_tokens` is the number of pieces that were
+        told."""
     @property
     def fault_kind(self) -> str | None:
         """None, or an error type of the Messages API (`api_error`, `overloaded_error`, ...)."""
@@ -82,30 +86,35 @@ class Outcome:
 
 @final
 class Translator:
-    """A streamed chat completion into Messages events, without I/O: the same machine that an ResponseStream runs."""
+    """A streamed chat completion into Messages events, without I/O: the same machine that an
+    ResponseStream runs."""
 
     def __new__(cls, options: ResponseOptions) -> Translator: ...
     def feed(self, data: bytes) -> bytes:
-        """Bytes of the backend's body, cut anywhere → bytes for the client. Never raises for what a peer sent."""
+        """Bytes of the backend's body, cut anywhere → bytes for the client. Never raises for what a
+        peer sent."""
     def finish(self) -> bytes:
         """The body has ended."""
     @property
     def outcome(self) -> Outcome: ...
 
 def fold(options: ResponseOptions, body: bytes) -> tuple[bytes, Outcome]:
-    """A streamed chat completion, whole → the Messages body that `stream: false` gives (empty after a fault)."""
+    """A streamed chat completion, whole → the Messages body that `stream: false` gives (empty after
+    a fault)."""
 
 def translate_reply(options: ResponseOptions, body: bytes) -> tuple[bytes, Outcome]:
     """A whole chat completion (`chat.completion`) → a whole message (empty after a fault)."""
 
 def backend_error(status: int, body: bytes) -> tuple[int, str, str, bool]:
-    """A backend's answer other than 200 → (status for the client, error type, message, whether the backend is shutting down)."""
+    """A backend's answer other than 200 → (status for the client, error type, message, whether the
+    backend is shutting down)."""
 
 # Replies with I/O
 
 @final
 class Poller:
-    """Reads the sockets of all backends of one loop. The loop watches it as one descriptor: `loop.add_reader(pump.fileno(), pump.run)`."""
+    """Reads the sockets of all backends of one loop. The loop watches it as one descriptor:
+    `loop.add_reader(pump.fileno(), pump.run)`."""
 
     def __new__(cls) -> Poller:
         """Raises OSError when the process has no descriptor left."""
@@ -116,13 +125,16 @@ class Poller:
 
 @final
 class UpstreamConnection:
-    """The asyncio protocol of one backend connection, one request after the other. With a pump its socket is read there,
-    without one (TLS) the transport delivers."""
+    """The asyncio protocol of one backend connection, one request after the other. With a pump its
+    socket is read there, without one (TLS) the transport delivers."""
 
     def __new__(cls, pump: Poller | None = None) -> UpstreamConnection: ...
-    def start(self, exchange: ResponseStream, waiter: asyncio.Future[None], pieces: Iterable[bytes]) -> None:
-        """Sends a request, given in pieces, head and all, and tells its reply to `exchange`. `waiter` gets its result when that is
-        over, also when the connection is lost already; how it ended is in `exchange.end`."""
+    def start(
+        self, exchange: ResponseStream, waiter: asyncio.Future[None], pieces: Iterable[bytes]
+    ) -> None:
+        """Sends a request, given in pieces, head and all, and tells its reply to `exchange`.
+        `waiter` gets its result when that is over, also when the connection is lost already; how it
+        ended is in `exchange.end`."""
     def close(self) -> None:
         """At once; what was not sent yet is dropped."""
     @property
@@ -142,7 +154,8 @@ class UpstreamConnection:
 
 @final
 class ResponseStream:
-    """A reply on its way from a backend to a client. It outlives the backend connection: a retry or a continuation goes on with it."""
+    """A reply on its way from a backend to a client. It outlives the backend connection: a retry or
+    a continuation goes on with it."""
 
     def __new__(
         cls,
@@ -161,12 +174,14 @@ class ResponseStream:
         idle_s: float = 120.0,
         total_s: float = 3600.0,
     ) -> ResponseStream:
-        """`telling`: `events` (Messages events, streamed) or `folded` (streamed by the backend, a whole message for the client), both
-        with `options`; `chat` (chat completion chunks passed on) or `whole` (the body is collected). Anything else raises ValueError.
-        `model_json`, `hide_usage`: for `chat`, the model's name as a JSON string, and whether the usage chunk is kept back.
-        `transport`, `descriptor`: the client's, where the reply is streamed; `is_chunked`: in chunked coding.
-        `budget_tokens`: reasoning past it ends the exchange as `budget`. `per_token` takes the times between tokens.
-        `first_event_s`, `idle_s` and pings are for streams; `total_s` holds from now on, over all attempts."""
+        """`telling`: `events` (Messages events, streamed) or `folded` (streamed by the backend, a
+        whole message for the client), both with `options`; `chat` (chat completion chunks passed
+        on) or `whole` (the body is collected). Anything else raises ValueError. `model_json`,
+        `hide_usage`: for `chat`, the model's name as a JSON string, and whether the usage chunk is
+        kept back. `transport`, `descriptor`: the client's, where the reply is streamed;
+        `is_chunked`: in chunked coding. `budget_tokens`: reasoning past it ends the exchange as
+        `budget`. `per_token` takes the times between tokens. `first_event_s`, `idle_s` and pings
+        are for streams; `total_s` holds from now on, over all attempts."""
     def on_first_event(self, callback: Callable[[], object]) -> None:
         """`callback` is called once, when the first event comes. A later one takes its place."""
     def set_head(self, head: bytes) -> None:
@@ -174,23 +189,35 @@ class ResponseStream:
     def sweep(self, now: float) -> None:
         """Pings and deadlines; to be called once a second."""
     def fail(self, kind: str, message: str) -> bool:
-        """Ends with an error of ours, as far as the client has begun to get an answer. True: it was told, or the reply was over."""
+        """Ends with an error of ours, as far as the client has begun to get an answer. True: it was
+        told, or the reply was over."""
     def abort(self) -> None:
         """Cuts the backend, when the client has gone or nobody waits any more."""
     def begin_continuation(self) -> None:
-        """Whatever comes now is of a second answer, which goes on where the thinking budget ended the first; also when that takes
-        more than one attempt."""
+        """Whatever comes now is of a second answer, which goes on where the thinking budget ended
+        the first; also when that takes more than one attempt."""
     def client_paused(self) -> None:
-        """The client's transport holds back too much: the backend is not read until that is gone."""
+        """The client's transport holds back too much: the backend is not read until that is
+        gone."""
     def client_resumed(self) -> None: ...
     def client_lost(self) -> None:
-        """The client's connection is lost, and its socket about to be closed: nothing is written to it any more."""
+        """The client's connection is lost, and its socket about to be closed: nothing is written to
+        it any more."""
     def take_body(self) -> bytes:
-        """The whole message of a `folded` reply (told once; read the outcome first), or the body that was collected."""
+        """The whole message of a `folded` reply (told once; read the outcome first), or the body
+        that was collected."""
     @property
-    def end(self) -> Literal["complete", "collected", "broken", "untouched", "budget", "timeout", "failed", "aborted"] | None:
-        """How the last attempt ended; None: it has not. collected: the body is there, whatever its status. untouched: the backend
-        closed before it said anything. budget: `begin_continuation` is next. failed: by `fail`. aborted: by `abort`."""
+    def end(
+        self,
+    ) -> (
+        Literal[
+            "complete", "collected", "broken", "untouched", "budget", "timeout", "failed", "aborted"
+        ]
+        | None
+    ):
+        """How the last attempt ended; None: it has not. collected: the body is there, whatever its
+        status. untouched: the backend closed before it said anything. budget: `begin_continuation`
+        is next. failed: by `fail`. aborted: by `abort`."""
     @property
     def is_committed(self) -> bool:
         """The client has got the head, so nothing can have a status any more."""
@@ -222,16 +249,19 @@ class ResponseStream:
 
 @final
 class Histogram:
-    """Counts per bucket, filled by Rust and Python alike. `edges`: upper bounds in seconds, ascending."""
+    """Counts per bucket, filled by Rust and Python alike. `edges`: upper bounds in seconds,
+    ascending."""
 
     def __new__(cls, edges: Sequence[float]) -> Histogram: ...
     def observe(self, seconds: float) -> None: ...
     def snapshot(self) -> tuple[list[int], float]:
-        """Counts per bucket, not cumulative, the last one beyond the last edge; and the sum in seconds."""
+        """Counts per bucket, not cumulative, the last one beyond the last edge; and the sum in
+        seconds."""
 
 @final
 class Tokenizer:
-    """A tokenizer of the gateway's own: `o200k_base`, `cl100k_base`, or the path of a `tokenizer.json`."""
+    """A tokenizer of the gateway's own: `o200k_base`, `cl100k_base`, or the path of a
+    `tokenizer.json`."""
 
     def __new__(cls, name: str) -> Tokenizer:
         """Raises ValueError when the name is unknown or the file cannot be read."""
@@ -239,4 +269,5 @@ class Tokenizer:
         """Tokens in all texts together. Releases the GIL; call it off the loop for long texts."""
 
 def rank(key: bytes, backends: Sequence[tuple[str, float]]) -> list[int]:
-    """The indices of `backends` (name, weight) in the order in which the session `key` prefers them (weighted rendezvous hashing)."""
+    """The indices of `backends` (name, weight) in the order in which the session `key` prefers them
+    (weighted rendezvous hashing)."""

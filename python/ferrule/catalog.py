@@ -1,6 +1,7 @@
 """Which models are served, under which names, by which pool, and what holds for each.
 
-The configured models first; without any, what the backends themselves list. Answers come from memory: nobody is asked on demand.
+The configured models first; without any, what the backends themselves list. Answers come from
+memory: nobody is asked on demand.
 """
 
 from __future__ import annotations
@@ -36,14 +37,18 @@ class DiscoveredModels(msgspec.Struct, frozen=True):
 
 
 def merge(discovered_by_pool: Sequence[DiscoveredModels]) -> DiscoveredModels:
-    """What a pool offers: every model that any of its backends lists. Of windows that differ the smallest holds, since a prompt that
-    fits it fits wherever it goes."""
+    """What a pool offers: every model that any of its backends lists. Of windows that differ the
+    smallest holds, since a prompt that fits it fits wherever it goes."""
     union: dict[str, ListedModel] = {}
     for listed in (listed for discovered in discovered_by_pool for listed in discovered.models):
         known = union.setdefault(listed.id, listed)
         if listed.window is not None and (known.window is None or listed.window < known.window):
             union[listed.id] = listed
-    return DiscoveredModels(discovered_by_pool[0].profile, tuple(union.values()), True) if discovered_by_pool else DiscoveredModels()
+    return (
+        DiscoveredModels(discovered_by_pool[0].profile, tuple(union.values()), True)
+        if discovered_by_pool
+        else DiscoveredModels()
+    )
 
 
 class ServedModel(msgspec.Struct, frozen=True):
@@ -75,7 +80,11 @@ class Catalog:
         """The model a client means; None: it is not served."""
         served = self._found.get(name)
         if served is None:
-            served = self._configured(name) if self.config.models else self._discovered(name.removesuffix("[1m]"))
+            served = (
+                self._configured(name)
+                if self.config.models
+                else self._discovered(name.removesuffix("[1m]"))
+            )
             if served is not None and len(self._found) < MAX_REMEMBERED_NAMES:
                 self._found[name] = served
         return served
@@ -86,12 +95,22 @@ class Catalog:
         if self.config.models:
             names = [model.id for model in self.config.models]
         else:
-            names = sorted({listed.id for discovered in self._discovered_by_pool.values() for listed in discovered.models})
+            names = sorted(
+                {
+                    listed.id
+                    for discovered in self._discovered_by_pool.values()
+                    for listed in discovered.models
+                }
+            )
         return [served for name in names if (served := self.find(name)) is not None]
 
     def _configured(self, name: str) -> ServedModel | None:
         model = find_model(self.config.models, name)
-        return None if model is None else self._served(model, self._listed(model.pool, model.upstream), model.id)
+        return (
+            None
+            if model is None
+            else self._served(model, self._listed(model.pool, model.upstream), model.id)
+        )
 
     def _discovered(self, name: str) -> ServedModel | None:
         for pool in self.config.pools:
@@ -99,15 +118,21 @@ class Catalog:
             if listed is not None:
                 return self._served(ModelConfig(id=name, pool=pool, upstream=name), listed, name)
         for pool in self.config.pools:
-            if not self._discovered_of(pool).has_answered:  # nobody said yet what there is: the attempt will tell
-                return self._served(ModelConfig(id=name, pool=pool, upstream=name), None, UNKNOWN_LABEL)
+            if not self._discovered_of(
+                pool
+            ).has_answered:  # nobody said yet what there is: the attempt will tell
+                return self._served(
+                    ModelConfig(id=name, pool=pool, upstream=name), None, UNKNOWN_LABEL
+                )
         return None
 
     def _served(self, model: ModelConfig, listed: ListedModel | None, label: str) -> ServedModel:
         pool = self.config.pools[model.pool]
         policy = Policy(
             dialect=override(DIALECTS[self.config.dialect], model.dialect),
-            engine=self._discovered_of(model.pool).profile if pool.engine == "auto" else PROFILES[pool.engine],
+            engine=self._discovered_of(model.pool).profile
+            if pool.engine == "auto"
+            else PROFILES[pool.engine],
             upstream=model.upstream,
             images=model.images,
             context_window=model.context_window or (listed.window if listed else None),
@@ -118,13 +143,17 @@ class Catalog:
             split_think=pool.split_think,
             can_continue=model.can_continue,
         )
-        return ServedModel(model.id, model.pool, policy, model.tokenizer, listed.created if listed else 0, label)
+        return ServedModel(
+            model.id, model.pool, policy, model.tokenizer, listed.created if listed else 0, label
+        )
 
     def _discovered_of(self, pool: str) -> DiscoveredModels:
         return self._discovered_by_pool.get(pool, DiscoveredModels())
 
     def _listed(self, pool: str, upstream: str) -> ListedModel | None:
-        return next((listed for listed in self._discovered_of(pool).models if listed.id == upstream), None)
+        return next(
+            (listed for listed in self._discovered_of(pool).models if listed.id == upstream), None
+        )
 
 
 # The two shapes of a list of models

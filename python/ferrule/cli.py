@@ -1,4 +1,5 @@
-"""The command line: reads what was typed, hands it on, and turns problems into one clear line and an exit status.
+"""The command line: reads what was typed, hands it on, and turns problems into one clear line and
+an exit status.
 
 Exit status: 0 done, 1 a problem that is printed with its place, 2 wrong usage.
 """
@@ -36,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # whoever reads, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # for what Python flushes at its end
         return 1
     except UsageError as problems:
         print(f"{problems}", file=sys.stderr)
@@ -53,31 +56,46 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ferrule", description="Anthropic's Messages API in front of vLLM, SGLang and llama.cpp.")
+    parser = argparse.ArgumentParser(
+        prog="ferrule",
+        description="Anthropic's Messages API in front of vLLM, SGLang and llama.cpp.",
+    )
     parser.add_argument("--version", action="version", version=f"ferrule {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run the proxy")
     _add_serving_flags(serve)
     serve.add_argument("--log-level", choices=LEVELS, default="info")
     serve.set_defaults(run=_serve)
-    demo = commands.add_parser("demo", help="three simulated backends and the proxy, with one streamed message")
+    demo = commands.add_parser(
+        "demo", help="three simulated backends and the proxy, with one streamed message"
+    )
     demo.add_argument("--once", action="store_true", help="stop after the message")
     demo.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT")
     demo.add_argument("--admin", default="127.0.0.1:9090", metavar="HOST:PORT")
     demo.set_defaults(run=_demo)
     commands.add_parser("sim", help="one simulated vLLM (ferrule sim --help)")
-    check = commands.add_parser("check", help="read the config, ask each backend, say what the proxy will do")
+    check = commands.add_parser(
+        "check", help="read the config, ask each backend, say what the proxy will do"
+    )
     _add_serving_flags(check)
     check.add_argument(
-        "--probe", action="store_true", help="also let each model generate three tokens, to see usage, reasoning and budgets"
+        "--probe",
+        action="store_true",
+        help="also let each model generate three tokens, to see usage, reasoning and budgets",
     )
     check.set_defaults(run=_check)
-    keys = commands.add_parser("keys", help="keys of clients").add_subparsers(required=True, metavar="new")
+    keys = commands.add_parser("keys", help="keys of clients").add_subparsers(
+        required=True, metavar="new"
+    )
     new = keys.add_parser("new", help="print a fresh key once, and its entry for the keys file")
     new.add_argument("name", metavar="NAME")
     new.set_defaults(run=_new_key)
     count = commands.add_parser("count", help="count the tokens of a Messages body")
-    count.add_argument("--model", metavar="M", help="count as for this model of the config; without a config: its tokenizer")
+    count.add_argument(
+        "--model",
+        metavar="M",
+        help="count as for this model of the config; without a config: its tokenizer",
+    )
     count.add_argument("--config", metavar="FILE")
     count.add_argument("file", metavar="FILE", help="the JSON body; - for standard input")
     count.set_defaults(run=_count)
@@ -86,16 +104,30 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_serving_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="YAML; see ferrule.example.yaml")
-    parser.add_argument("--backend", action="append", default=[], metavar="URL", help="instead of a file; repeatable")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="127.0.0.1:8080 unless the file says otherwise")
-    parser.add_argument("--admin", metavar="HOST:PORT", help="127.0.0.1:9090 unless the file says otherwise")
+    parser.add_argument(
+        "--backend",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="instead of a file; repeatable",
+    )
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="127.0.0.1:8080 unless the file says otherwise"
+    )
+    parser.add_argument(
+        "--admin", metavar="HOST:PORT", help="127.0.0.1:9090 unless the file says otherwise"
+    )
     parser.add_argument("--workers", type=int, metavar="N")
     parser.add_argument("--dialect", choices=tuple(DIALECTS))
 
 
 def _flags(options: argparse.Namespace) -> Flags:
     return Flags(
-        backends=tuple(options.backend), listen=options.listen, admin=options.admin, workers=options.workers, dialect=options.dialect
+        backends=tuple(options.backend),
+        listen=options.listen,
+        admin=options.admin,
+        workers=options.workers,
+        dialect=options.dialect,
     )
 
 
@@ -110,9 +142,14 @@ def _serve(options: argparse.Namespace) -> int:
     settings = WorkerSettings(_flags(options), options.config)
     configuration = settings.read()
     if configuration.auth.keys_file:
-        KeyRing.load(configuration.auth.keys_file)  # a bad keys file is said once, here, and not by every worker
+        KeyRing.load(
+            configuration.auth.keys_file
+        )  # a bad keys file is said once, here, and not by every worker
     if not configuration.admin.is_loopback:
-        log.warning("admin on %s is open to whoever reaches it: metrics, status and page ask for no key", configuration.admin)
+        log.warning(
+            "admin on %s is open to whoever reaches it: metrics, status and page ask for no key",
+            configuration.admin,
+        )
     try:
         if configuration.workers > 1:
             return uvloop.run(Supervisor(settings, configuration, options.log_level).run())
@@ -132,7 +169,9 @@ def _check(options: argparse.Namespace) -> int:
     from ferrule import check
     from ferrule.process.worker import WorkerSettings
 
-    return uvloop.run(check.run(WorkerSettings(_flags(options), options.config).read(), probes=options.probe))
+    return uvloop.run(
+        check.run(WorkerSettings(_flags(options), options.config).read(), probes=options.probe)
+    )
 
 
 def _new_key(options: argparse.Namespace) -> int:
@@ -143,7 +182,10 @@ def _new_key(options: argparse.Namespace) -> int:
     except ValueError as wrong:
         print(f"ferrule keys new: {options.name!r}: {wrong}", file=sys.stderr)
         return 2
-    print(f"{key}\n\nThe key is shown this once. Its entry for the keys file:\n\nkeys:\n{entry}", end="")
+    print(
+        f"{key}\n\nThe key is shown this once. Its entry for the keys file:\n\nkeys:\n{entry}",
+        end="",
+    )
     return 0
 
 
@@ -160,7 +202,10 @@ def _count(options: argparse.Namespace) -> int:
     if options.config:
         model = find_model(config.load(options.config).models, options.model or request.model)
         if model is None:
-            print(f"ferrule count: {options.config}: no model {options.model or request.model!r}", file=sys.stderr)
+            print(
+                f"ferrule count: {options.config}: no model {options.model or request.model!r}",
+                file=sys.stderr,
+            )
             return 1
         name = model.tokenizer
     print(tokenizer(name).count(text_of(request)))
@@ -168,7 +213,8 @@ def _count(options: argparse.Namespace) -> int:
 
 
 def _with_model(body: bytes, model: str | None) -> bytes:
-    """The body with `model` where it names none; what is no JSON object is left for `decode` to complain of."""
+    """The body with `model` where it names none; what is no JSON object is left for `decode` to
+    complain of."""
     try:
         members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.MsgspecError:

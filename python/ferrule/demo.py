@@ -1,4 +1,5 @@
-"""`ferrule demo`: three simulated backends and the proxy on one machine, and one streamed message shown arriving.
+"""`ferrule demo`: three simulated backends and the proxy on one machine, and one streamed message
+shown arriving.
 
 It knows the proxy as any client does: by its command line, its ports and the Messages API.
 """
@@ -58,7 +59,8 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 def run(once: bool, listen: str, admin: str) -> int:
-    """`listen` and `admin` are HOST:PORT. Serves until Ctrl-C, SIGTERM or SIGHUP, or with `once` only until the message has arrived."""
+    """`listen` and `admin` are HOST:PORT. Serves until Ctrl-C, SIGTERM or SIGHUP, or with `once`
+    only until the message has arrived."""
     try:
         uvloop.run(_run(once, listen, admin))
     except DemoError as error:
@@ -75,12 +77,19 @@ async def _run(once: bool, listen: str, admin: str) -> None:
     assert this is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, this.cancel)
-    backends = [await sim.listen(sim.SimSettings(port=0, model=MODEL, reasoning=True)) for _ in range(BACKENDS)]
+    backends = [
+        await sim.listen(sim.SimSettings(port=0, model=MODEL, reasoning=True))
+        for _ in range(BACKENDS)
+    ]
     urls = [url for _, url in backends]
     proxy = await _start_proxy(urls, listen, admin)
     try:
         await _until_ready(proxy, admin)
-        print(f"{BACKENDS} simulated backends: {', '.join(urls)}\nproxy: http://{listen}\n\n> {PROMPT}\n", flush=True)
+        print(
+            f"{BACKENDS} simulated backends: {', '.join(urls)}\nproxy: http://{listen}\n\n> "
+            f"{PROMPT}\n",
+            flush=True,
+        )
         await _show_message(f"http://{listen}")
         print(_NEXT_STEPS.format(url=f"http://{listen}", admin=admin, model=MODEL), flush=True)
         if not once:
@@ -97,9 +106,16 @@ async def _start_proxy(urls: list[str], listen: str, admin: str) -> Process:
     options = ["--listen", listen, "--admin", admin, "--log-level", "warning"]
     for url in urls:
         options += ["--backend", url]
-    # a session of its own: Ctrl-C reaches the demo alone, which then ends the proxy in order; its access log would land in the message
+    # a session of its own: Ctrl-C reaches the demo alone, which then ends the proxy in order; its
+    # access log would land in the message
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "ferrule", "serve", *options, stdout=asyncio.subprocess.DEVNULL, start_new_session=True
+        sys.executable,
+        "-m",
+        "ferrule",
+        "serve",
+        *options,
+        stdout=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
     )
 
 
@@ -108,7 +124,9 @@ async def _until_ready(proxy: Process, admin: str) -> None:
         async with asyncio.timeout(READY_TIMEOUT_S), aiohttp.ClientSession() as client:
             while not await _is_ready(client, admin):
                 if proxy.returncode is not None:
-                    raise DemoError(f"the proxy ended with status {proxy.returncode} before it was ready")
+                    raise DemoError(
+                        f"the proxy ended with status {proxy.returncode} before it was ready"
+                    )
                 await asyncio.sleep(0.05)
     except TimeoutError as error:
         raise DemoError(f"the proxy was not ready after {READY_TIMEOUT_S:.0f} s") from error
@@ -123,17 +141,35 @@ async def _is_ready(client: aiohttp.ClientSession, admin: str) -> bool:
 
 
 async def _show_message(url: str) -> None:
-    body = {"model": MODEL, "max_tokens": 200, "stream": True, "messages": [{"role": "user", "content": PROMPT}]}
+    body = {
+        "model": MODEL,
+        "max_tokens": 200,
+        "stream": True,
+        "messages": [{"role": "user", "content": PROMPT}],
+    }
     stopped = False
-    async with aiohttp.ClientSession() as client, client.post(f"{url}/v1/messages", json=body) as response:
+    async with (
+        aiohttp.ClientSession() as client,
+        client.post(f"{url}/v1/messages", json=body) as response,
+    ):
         if response.status != 200:
             raise DemoError(f"the proxy answered {response.status}: {await response.text()}")
         async for event in _events(response):
-            print(f"{_DIM}{event.delta.thinking}{_PLAIN}" if event.delta.thinking else event.delta.text, end="", flush=True)
+            print(
+                f"{_DIM}{event.delta.thinking}{_PLAIN}"
+                if event.delta.thinking
+                else event.delta.text,
+                end="",
+                flush=True,
+            )
             if event.type == "content_block_stop":
                 print(flush=True)
             if event.type == "message_delta":
-                print(f"\n[{event.delta.stop_reason}, by {response.headers.get('x-ferrule-backend', '?')}]", flush=True)
+                print(
+                    f"\n[{event.delta.stop_reason}, by "
+                    f"{response.headers.get('x-ferrule-backend', '?')}]",
+                    flush=True,
+                )
             stopped = stopped or event.type == "message_stop"
     if not stopped:
         raise DemoError("the message broke off")

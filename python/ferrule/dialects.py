@@ -1,6 +1,8 @@
-"""The four dialects as data: what each gateway of the published documents promises, setting by setting.
+"""The four dialects as data: what each gateway of the published documents promises, setting by
+setting.
 
-No code asks which dialect is in force; it asks the setting. A model may override single settings (`dialect: {reasoning: text}`).
+No code asks which dialect is in force; it asks the setting. A model may override single settings
+(`dialect: {reasoning: text}`).
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from typing import Any, Literal
 import msgspec
 
 NOT_SUPPORTED = (
-    '"thinking" is not supported for this model. Remove the "thinking" parameter or use a model that supports extended thinking.'
+    '"thinking" is not supported for this model. Remove the "thinking" parameter or use a model '
+    "that supports extended thinking."
 )
 NOT_ENFORCED = (
-    "thinking.budget_tokens: a reasoning budget cannot be enforced here, so it is refused rather than ignored. "
+    "thinking.budget_tokens: a reasoning budget cannot be enforced here, so it is refused rather "
+    "than ignored. "
     'Send {"type":"disabled"} to switch thinking off, or omit "thinking" to leave it on'
 )
 
@@ -26,7 +30,8 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     # The request
     accepted: frozenset[str] | None = None
-    """Optional parameters that are kept (`output_config.effort` and `output_config.format` by these names); None: all of the API."""
+    """Optional parameters that are kept (`output_config.effort` and `output_config.format` by these
+    names); None: all of the API."""
     max_tokens_cap: int | None = None
     temperature_when_only_top_k: float | None = None
     top_k_min: int = 0
@@ -39,15 +44,17 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     thinking_adaptive: Literal["on", "default"] = "on"
     thinking_absent: Literal["default", "off"] = "default"
     effort: Literal["checked", "forwarded", "tolerated"] = "checked"
-    """What happens to one that the model is known not to take: checked: 400; forwarded: it is sent all the same; tolerated: left out."""
+    """What happens to one that the model is known not to take: checked: 400; forwarded: it is sent
+    all the same; tolerated: left out."""
     effort_turns_thinking_on: bool = False
     """Whether an effort without `thinking` switches thinking on."""
     media: Literal["forward_or_refuse", "note", "forward", "forward_or_note"] = "forward_or_note"
     server_tools: Literal["drop", "warn", "report"] = "report"
-    """drop and warn: left out (warn: with a logged warning); report: 400 where nothing else is offered or tool_choice names one,
-    and their results in the history become text."""
+    """drop and warn: left out (warn: with a logged warning); report: 400 where nothing else is
+    offered or tool_choice names one, and their results in the history become text."""
     client_tools: Literal["offer", "skip"] = "offer"
-    """Typed tools that the client itself runs (bash, text editor, memory): as functions, or treated like server tools."""
+    """Typed tools that the client itself runs (bash, text editor, memory): as functions, or treated
+    like server tools."""
     search_results: Literal["text", "refuse"] = "text"
     mcp_servers: Literal["drop", "refuse"] = "refuse"
     unknown_model_status: Literal[400, 404] = 404
@@ -69,7 +76,18 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 _ALWAYS = frozenset(
-    {"model", "messages", "max_tokens", "system", "temperature", "stream", "tools", "thinking", "output_config.effort", "metadata"}
+    {
+        "model",
+        "messages",
+        "max_tokens",
+        "system",
+        "temperature",
+        "stream",
+        "tools",
+        "thinking",
+        "output_config.effort",
+        "metadata",
+    }
 )
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -108,13 +126,22 @@ DIALECTS: Mapping[str, Dialect] = {
             search_results="refuse",
             count_tokens="absent",
             signature="pooled1.",
-            stop_reasons=frozenset({"end_turn", "stop_sequence", "tool_use", "max_tokens", "model_context_window_exceeded"}),
+            stop_reasons=frozenset(
+                {
+                    "end_turn",
+                    "stop_sequence",
+                    "tool_use",
+                    "max_tokens",
+                    "model_context_window_exceeded",
+                }
+            ),
             close_block_on_error=False,
             backend_busy_status=529,
         ),
         Dialect(
             name="tokenify",
-            accepted=_ALWAYS | {"tool_choice", "stop_sequences", "top_p", "top_k", "output_config.format"},
+            accepted=_ALWAYS
+            | {"tool_choice", "stop_sequences", "top_p", "top_k", "output_config.format"},
             thinking_budget="refuse",
             budget_refusal=NOT_ENFORCED,
             thinking_adaptive="default",
@@ -122,7 +149,9 @@ DIALECTS: Mapping[str, Dialect] = {
             media="forward",
             server_tools="warn",
             reasoning="text",
-            stop_reasons=frozenset({"end_turn", "max_tokens", "tool_use", "stop_sequence", "refusal"}),
+            stop_reasons=frozenset(
+                {"end_turn", "max_tokens", "tool_use", "stop_sequence", "refusal"}
+            ),
             close_block_on_error=False,
         ),
         Dialect(name="anthropic"),
@@ -131,11 +160,14 @@ DIALECTS: Mapping[str, Dialect] = {
 
 
 def override(dialect: Dialect, changes: Mapping[str, Any], path: str = "dialect") -> Dialect:
-    """The dialect with single ones replaced, as a model's `dialect:` says. Raises ValueError that names the place under `path`."""
+    """The dialect with single ones replaced, as a model's `dialect:` says. Raises ValueError that
+    names the place under `path`."""
     known = {field.name: field for field in msgspec.structs.fields(Dialect) if field.name != "name"}
     for name, value in changes.items():
         if name not in known:
-            raise ValueError(f"{path}.{name}: no such setting; there are {', '.join(sorted(known))}")
+            raise ValueError(
+                f"{path}.{name}: no such setting; there are {', '.join(sorted(known))}"
+            )
         try:
             converted = msgspec.convert(value, known[name].type)
         except msgspec.ValidationError as error:

@@ -1,6 +1,8 @@
-"""What differs between engines, as one table: field names, routes and the promises that one engine keeps and another does not.
+"""What differs between engines, as one table: field names, routes and the promises that one engine
+keeps and another does not.
 
-A profile is chosen by the config, or found by `detect` from what a server says of itself. Nothing here talks to a server.
+A profile is chosen by the config, or found by `detect` from what a server says of itself. Nothing
+here talks to a server.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     reasoning_history_field: Literal["reasoning", "reasoning_content"]
-    """The one field of an assistant message from which templates take earlier reasoning; never both (some answer 400)."""
+    """The one field of an assistant message from which templates take earlier reasoning; never both
+    (some answer 400)."""
     budget_field: str | None
     """Top-level field for a thinking budget in tokens; None: the engine cannot hold one."""
     tokenize_route: Literal["vllm", "sglang", "llamacpp"] | None
@@ -97,8 +100,11 @@ class _Props(msgspec.Struct):
     build_info: str | None = None
 
 
-def detect(models_json: bytes | None, version_json: bytes | None = None, props_json: bytes | None = None) -> Profile:
-    """The profile of a server from the bodies of `/v1/models`, `/version` and `/props` (None or anything odd: not answered).
+def detect(
+    models_json: bytes | None, version_json: bytes | None = None, props_json: bytes | None = None
+) -> Profile:
+    """The profile of a server from the bodies of `/v1/models`, `/version` and `/props` (None or
+    anything odd: not answered).
 
     A server that tells nothing is taken for a current vLLM, the engine this gateway is made for.
     """
@@ -112,7 +118,11 @@ def detect(models_json: bytes | None, version_json: bytes | None = None, props_j
     if version and version.version:
         return _vllm_of(version.version)
     props = _read(props_json, _Props)
-    if not any(owner and owner.startswith("vllm") for owner in owners) and props and props.build_info:
+    if (
+        not any(owner and owner.startswith("vllm") for owner in owners)
+        and props
+        and props.build_info
+    ):
         return PROFILES["llamacpp"]
     return PROFILES["vllm"]
 

@@ -1,7 +1,7 @@
 """Failures, and the one table that turns them into answers in the client's shape.
 
-Whoever meets a failure raises `Failure`; only `envelope` and `event` know what a client sees. Nothing of a backend's address,
-a key or a prompt may be put into a message.
+Whoever meets a failure raises `Failure`; only `envelope` and `event` know what a client sees.
+Nothing of a backend's address, a key or a prompt may be put into a message.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ KINDS: Mapping[int, str] = {
 class Failure(Exception):
     """Something that ends a request with an answer other than 200.
 
-    `status`: HTTP status; `kind`: `error.type`, by default what the status implies; `headers`: extra answer headers;
-    `gate`: refused before the gateway proper (bad key, admission), which some dialects wrap in `detail`.
+    `status`: HTTP status; `kind`: `error.type`, by default what the status implies; `headers`:
+    extra answer headers; `gate`: refused before the gateway proper (bad key, admission), which some
+    dialects wrap in `detail`.
     """
 
     def __init__(
@@ -50,13 +51,16 @@ class Failure(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        self.kind = kind or KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        self.kind = kind or KINDS.get(
+            status, "api_error" if status >= 500 else "invalid_request_error"
+        )
         self.headers = dict(headers or {})
         self.gate = gate
 
 
 class InvalidRequest(Failure):
-    """400: something in the body is wrong. `path` is where (`messages.3.content.0.type`), `expected` what would be right."""
+    """400: something in the body is wrong. `path` is where (`messages.3.content.0.type`),
+    `expected` what would be right."""
 
     def __init__(self, path: str, expected: str) -> None:
         super().__init__(400, f"{path}: {expected}" if path else expected)
@@ -65,7 +69,11 @@ class InvalidRequest(Failure):
 
 def invalid_json(body: bytes, reason: Exception) -> InvalidRequest:
     """`reason`: what the decoder says; of an empty body it would say that it was cut."""
-    return InvalidRequest("", f"The request body must be a JSON object in UTF-8: {reason if body.strip() else 'the body is empty'}")
+    return InvalidRequest(
+        "",
+        f"The request body must be a JSON object in UTF-8: "
+        f"{reason if body.strip() else 'the body is empty'}",
+    )
 
 
 class _Error(msgspec.Struct):
@@ -86,7 +94,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def envelope(failure: Failure, request_id: str, *, wrapped: bool = False) -> bytes:
-    """The JSON body of an error answer; `wrapped`: inside `detail`, as the Token Factory document has it for refusals at the gate."""
+    """The JSON body of an error answer; `wrapped`: inside `detail`, as the Token Factory document
+    has it for refusals at the gate."""
     body = _Envelope(_Error(failure.kind, failure.message), request_id)
     return _encode(_Wrapped(body) if wrapped else body)
 

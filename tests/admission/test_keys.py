@@ -26,7 +26,13 @@ def digest(key: str) -> bytes:
 
 @pytest.fixture
 def ring() -> KeyRing:
-    return KeyRing({digest(KEY): Tenant(name="team-a"), digest(OTHER): Tenant(name="team-b"), digest("ключ"): Tenant(name="team-c")})
+    return KeyRing(
+        {
+            digest(KEY): Tenant(name="team-a"),
+            digest(OTHER): Tenant(name="team-b"),
+            digest("ключ"): Tenant(name="team-c"),
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +51,9 @@ def ring() -> KeyRing:
         ("ключ", None, "team-c"),
     ],
 )
-def test_p07_one_valid_key_is_enough(ring: KeyRing, x_api_key: str | None, authorization: str | None, name: str) -> None:
+def test_p07_one_valid_key_is_enough(
+    ring: KeyRing, x_api_key: str | None, authorization: str | None, name: str
+) -> None:
     assert ring.find(x_api_key, authorization, MISSING).name == name
 
 
@@ -69,15 +77,24 @@ def test_p07_one_valid_key_is_enough(ring: KeyRing, x_api_key: str | None, autho
         (digest(KEY).hex(), None, INVALID, True),
     ],
 )
-def test_p07_everything_else_is_a_401(ring: KeyRing, x_api_key: str | None, authorization: str | None, message: str, gate: bool) -> None:
+def test_p07_everything_else_is_a_401(
+    ring: KeyRing, x_api_key: str | None, authorization: str | None, message: str, gate: bool
+) -> None:
     with pytest.raises(Failure) as raised:
         ring.find(x_api_key, authorization, MISSING)
     failure = raised.value
-    assert (failure.status, failure.kind, failure.message, failure.gate) == (401, "authentication_error", message, gate)
+    assert (failure.status, failure.kind, failure.message, failure.gate) == (
+        401,
+        "authentication_error",
+        message,
+        gate,
+    )
     assert failure.headers == {"x-should-retry": "false"}
 
 
-def test_p09_the_match_is_compared_in_constant_time(ring: KeyRing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p09_the_match_is_compared_in_constant_time(
+    ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compared: list[tuple[bytes, bytes]] = []
 
     def compare(left: bytes, right: bytes) -> bool:
@@ -151,7 +168,11 @@ keys:
 """
     ring = KeyRing.load(written(tmp_path, text))
     assert ring.find(KEY, None, MISSING) == Tenant(
-        name="team-a", models=("claude-*",), requests_per_minute=600, tokens_per_minute=2_000_000, concurrency=32
+        name="team-a",
+        models=("claude-*",),
+        requests_per_minute=600,
+        tokens_per_minute=2_000_000,
+        concurrency=32,
     )
     assert ring.find(OTHER, None, MISSING) == Tenant(name="team-b")
 
@@ -162,22 +183,51 @@ HEX = "ab" * 32
 @pytest.mark.parametrize(
     ("text", "problems"),
     [
-        ("keys: [{name: a, sha256: abc}]", ["keys.0.sha256: expected 64 hex digits in lower case: the SHA-256 of the key, never the key"]),
+        (
+            "keys: [{name: a, sha256: abc}]",
+            [
+                "keys.0.sha256: expected 64 hex digits in lower case: the SHA-256 of the key, "
+                "never the key"
+            ],
+        ),
         (
             f"keys: [{{name: a, sha256: {HEX.upper()}}}]",
-            ["keys.0.sha256: expected 64 hex digits in lower case: the SHA-256 of the key, never the key"],
+            [
+                "keys.0.sha256: expected 64 hex digits in lower case: the SHA-256 of the key, "
+                "never the key"
+            ],
         ),
-        (f"keys: [{{name: a, sha256: {HEX}}}, {{name: b, sha256: {HEX}}}]", ["keys.1.sha256: is the same key as keys.0"]),
-        (f"keys: [{{name: a, sha256: {HEX}}}, {{name: a, sha256: {'cd' * 32}}}]", ["keys.1.name: `a` is already the name of keys.0"]),
-        (f"keys: [{{name: anonymous, sha256: {HEX}}}]", ["keys.0.name: expected up to 64 letters, digits and . _ @ -, not `anonymous`"]),
-        (f"keys: [{{name: a, sha256: {HEX}, concurency: 3}}]", ["keys.0.concurency: unknown setting; did you mean concurrency?"]),
-        (f"keys: [{{name: a, sha256: {HEX}, concurrency: 0}}]", ["keys.0.concurrency: expected a whole number >= 1"]),
-        ("keys: [{sha256: 1}]", ["keys.0.sha256: expected text, got a whole number", "keys.0.name: is required"]),
+        (
+            f"keys: [{{name: a, sha256: {HEX}}}, {{name: b, sha256: {HEX}}}]",
+            ["keys.1.sha256: is the same key as keys.0"],
+        ),
+        (
+            f"keys: [{{name: a, sha256: {HEX}}}, {{name: a, sha256: {'cd' * 32}}}]",
+            ["keys.1.name: `a` is already the name of keys.0"],
+        ),
+        (
+            f"keys: [{{name: anonymous, sha256: {HEX}}}]",
+            ["keys.0.name: expected up to 64 letters, digits and . _ @ -, not `anonymous`"],
+        ),
+        (
+            f"keys: [{{name: a, sha256: {HEX}, concurency: 3}}]",
+            ["keys.0.concurency: unknown setting; did you mean concurrency?"],
+        ),
+        (
+            f"keys: [{{name: a, sha256: {HEX}, concurrency: 0}}]",
+            ["keys.0.concurrency: expected a whole number >= 1"],
+        ),
+        (
+            "keys: [{sha256: 1}]",
+            ["keys.0.sha256: expected text, got a whole number", "keys.0.name: is required"],
+        ),
         ("{}", ["keys: is required"]),
         ("[]", ["expected a mapping, got a list"]),
     ],
 )
-def test_a_bad_file_is_refused_with_its_places(tmp_path: Path, text: str, problems: list[str]) -> None:
+def test_a_bad_file_is_refused_with_its_places(
+    tmp_path: Path, text: str, problems: list[str]
+) -> None:
     with pytest.raises(ConfigError) as raised:
         KeyRing.load(written(tmp_path, text))
     assert [str(problem) for problem in raised.value.problems] == problems
@@ -195,7 +245,9 @@ def test_a_new_key_and_its_entry(tmp_path: Path) -> None:
     assert key.startswith("fk-")
     assert key not in entry
     assert yaml.safe_load(entry)[0]["name"] == "team-a"
-    assert KeyRing.load(written(tmp_path, "keys:\n" + entry)).find(key, None, MISSING).name == "team-a"
+    assert (
+        KeyRing.load(written(tmp_path, "keys:\n" + entry)).find(key, None, MISSING).name == "team-a"
+    )
     assert new_key("team-a")[0] != key
 
 
@@ -210,5 +262,7 @@ def test_the_example_shows_every_field() -> None:
     first = yaml.safe_load(example.read_text())["keys"][0]
     assert set(first) == {field.name for field in msgspec.structs.fields(keys._Entry)}
     team, batch = KeyRing.load(example).tenants
-    assert team == Tenant(name="team-a", requests_per_minute=600, tokens_per_minute=2_000_000, concurrency=32)
+    assert team == Tenant(
+        name="team-a", requests_per_minute=600, tokens_per_minute=2_000_000, concurrency=32
+    )
     assert (batch.may_use("claude-haiku-4-5"), batch.may_use("Qwen3.8-Flash-Next")) == (True, False)

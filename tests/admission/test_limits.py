@@ -1,4 +1,5 @@
-"""Limits of a key: one contract, held by every store; then headers and what happens when a store is away."""
+"""Limits of a key: one contract, held by every store; then headers and what happens when a store is
+away."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ async def refused(limiter: Limiter, tenant: Tenant, tokens: int = 1) -> Failure:
     return raised.value
 
 
-async def test_h13_the_second_request_of_a_minute_is_told_when_to_come_back(limiter: Limiter, clock: Clock, refusals: list[str]) -> None:
+async def test_h13_the_second_request_of_a_minute_is_told_when_to_come_back(
+    limiter: Limiter, clock: Clock, refusals: list[str]
+) -> None:
     tenant = Tenant(name="t", requests_per_minute=1)
     await (await limiter.admit(tenant, 1)).settle(1)
     clock.now += 12.5
@@ -66,7 +69,9 @@ async def test_h13_the_second_request_of_a_minute_is_told_when_to_come_back(limi
 
 
 @pytest.mark.parametrize(("tokens", "retry_after"), [(10, "1"), (11, "2"), (4000, "60")])
-async def test_retry_after_is_a_whole_number_from_1_to_60(limiter: Limiter, tokens: int, retry_after: str) -> None:
+async def test_retry_after_is_a_whole_number_from_1_to_60(
+    limiter: Limiter, tokens: int, retry_after: str
+) -> None:
     tenant = Tenant(name="t", tokens_per_minute=60)
     lease = await limiter.admit(tenant, 51)
     await lease.settle(51 if tokens < 60 else tokens)
@@ -74,7 +79,9 @@ async def test_retry_after_is_a_whole_number_from_1_to_60(limiter: Limiter, toke
 
 
 async def test_headers_of_an_admitted_request(limiter: Limiter) -> None:
-    lease = await limiter.admit(Tenant(name="t", requests_per_minute=60, tokens_per_minute=1000, concurrency=4), 250)
+    lease = await limiter.admit(
+        Tenant(name="t", requests_per_minute=60, tokens_per_minute=1000, concurrency=4), 250
+    )
     assert lease.headers() == {
         "anthropic-ratelimit-requests-limit": "60",
         "anthropic-ratelimit-requests-remaining": "59",
@@ -114,7 +121,9 @@ class Away:
 LIMITED = Tenant(name="t", requests_per_minute=1)
 
 
-async def test_m09_store_away_and_allow(clock: Clock, refusals: list[str], caplog: pytest.LogCaptureFixture) -> None:
+async def test_m09_store_away_and_allow(
+    clock: Clock, refusals: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     store = Away()
     limiter = Limiter(store, "allow", on_limited=refusals.append, clock=clock)
     with caplog.at_level(logging.INFO):
@@ -134,7 +143,12 @@ async def test_m09_store_away_and_allow(clock: Clock, refusals: list[str], caplo
 async def test_m09_store_away_and_deny(clock: Clock, refusals: list[str]) -> None:
     limiter = Limiter(Away(), "deny", on_limited=refusals.append, clock=clock)
     failure = await refused(limiter, LIMITED)
-    assert (failure.status, failure.kind, failure.headers, failure.gate) == (529, "overloaded_error", {"retry-after": "1"}, True)
+    assert (failure.status, failure.kind, failure.headers, failure.gate) == (
+        529,
+        "overloaded_error",
+        {"retry-after": "1"},
+        True,
+    )
     assert refusals == ["store"]
 
 

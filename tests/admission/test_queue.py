@@ -95,7 +95,11 @@ async def test_a_full_queue_refuses_at_once() -> None:
     with pytest.raises(Failure) as raised:
         await queue.wait_turn(places.take)
     failure = raised.value
-    assert (failure.status, failure.kind, failure.headers) == (529, "overloaded_error", {"retry-after": "5"})
+    assert (failure.status, failure.kind, failure.headers) == (
+        529,
+        "overloaded_error",
+        {"retry-after": "5"},
+    )
     assert queue.depth == 1
     waiting.cancel()
 

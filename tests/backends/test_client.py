@@ -47,7 +47,9 @@ def client(session: aiohttp.ClientSession, backend: ScriptedBackend) -> BackendC
     ],
     ids=["200", "204", "302", "503", "404", "429-after", "429", "cut"],
 )
-async def test_health(client: BackendClient, backend: ScriptedBackend, play: Play, found: ProbeResult) -> None:
+async def test_health(
+    client: BackendClient, backend: ScriptedBackend, play: Play, found: ProbeResult
+) -> None:
     backend.routes["GET", "/health"] = play
     if isinstance(play, Reply) and play.content_length is not None:
         play.steps = (*play.steps, Hold())
@@ -55,18 +57,26 @@ async def test_health(client: BackendClient, backend: ScriptedBackend, play: Pla
     assert backend.others[-1].header("authorization") == "Bearer k"
 
 
-async def test_silence_and_absence(session: aiohttp.ClientSession, client: BackendClient, backend: ScriptedBackend) -> None:
+async def test_silence_and_absence(
+    session: aiohttp.ClientSession, client: BackendClient, backend: ScriptedBackend
+) -> None:
     backend.routes["GET", "/health"] = Reply((Hold(),), sends_head=False)
     silent = await client.get("/health", 0.05)
     assert (silent.status, silent.body_if_ok, silent.error) == (0, None, "no answer within 0.05 s")
-    nobody = BackendClient(session, BackendConnections(f"http://127.0.0.1:{free_port()}", None, 1.0, Poller()))
+    nobody = BackendClient(
+        session, BackendConnections(f"http://127.0.0.1:{free_port()}", None, 1.0, Poller())
+    )
     absent = await nobody.get("/health", 1.0)
     assert (absent.status, absent.error) == (0, "connection refused")
-    nameless = BackendClient(session, BackendConnections("http://no-such-host.invalid", None, 1.0, Poller()))
+    nameless = BackendClient(
+        session, BackendConnections("http://no-such-host.invalid", None, 1.0, Poller())
+    )
     assert (await nameless.get("/health", 5.0)).error == "the name does not resolve"
 
 
-async def test_a_description_tells_the_offer(client: BackendClient, backend: ScriptedBackend) -> None:
+async def test_a_description_tells_the_offer(
+    client: BackendClient, backend: ScriptedBackend
+) -> None:
     description = await client.description(1.0)
     assert description is not None
     assert description.discovered.models == (ListedModel("m", 32768, 1),)
@@ -74,7 +84,9 @@ async def test_a_description_tells_the_offer(client: BackendClient, backend: Scr
     assert {seen.target for seen in backend.others} == {"/v1/models", "/version"}
 
 
-async def test_only_who_has_no_version_is_asked_for_props(client: BackendClient, backend: ScriptedBackend) -> None:
+async def test_only_who_has_no_version_is_asked_for_props(
+    client: BackendClient, backend: ScriptedBackend
+) -> None:
     backend.routes["GET", "/version"] = whole({}, 404)
     backend.routes["GET", "/props"] = whole({"build_info": "b9999"})
     backend.routes["GET", "/v1/models"] = whole({"data": [{"id": "g", "meta": {"n_ctx": 4096}}]})
@@ -84,13 +96,17 @@ async def test_only_who_has_no_version_is_asked_for_props(client: BackendClient,
     assert description.discovered.models == (ListedModel("g", 4096),)
 
 
-async def test_the_engine_is_not_asked_for_where_it_is_known(client: BackendClient, backend: ScriptedBackend) -> None:
+async def test_the_engine_is_not_asked_for_where_it_is_known(
+    client: BackendClient, backend: ScriptedBackend
+) -> None:
     await client.description(1.0, names_engine=False)
     assert [seen.target for seen in backend.others] == ["/v1/models"]
 
 
 @pytest.mark.parametrize("models", [b"<html>", b'{"data": 7}', b'{"object": "list"}'])
-async def test_a_list_that_is_none(client: BackendClient, backend: ScriptedBackend, models: bytes) -> None:
+async def test_a_list_that_is_none(
+    client: BackendClient, backend: ScriptedBackend, models: bytes
+) -> None:
     backend.routes["GET", "/v1/models"] = whole(models)
     description = await client.description(1.0)
     assert description is not None
@@ -102,7 +118,9 @@ async def test_no_list_is_no_description(client: BackendClient, backend: Scripte
     assert await client.description(1.0) is None
 
 
-async def test_a_long_list_is_read_to_its_end_and_a_huge_answer_is_cut(client: BackendClient, backend: ScriptedBackend) -> None:
+async def test_a_long_list_is_read_to_its_end_and_a_huge_answer_is_cut(
+    client: BackendClient, backend: ScriptedBackend
+) -> None:
     listed = {"data": [{"id": f"lora-{number:06}"} for number in range(20_000)]}
     backend.routes["GET", "/v1/models"] = whole(listed)
     description = await client.description(5.0)

@@ -49,7 +49,9 @@ async def listening(upstream_url: str = "http://127.0.0.1:{}") -> AsyncIterator[
         writers.append(writer)
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    upstream = BackendConnections(upstream_url.format(server.sockets[0].getsockname()[1]), None, 0.3, Poller())
+    upstream = BackendConnections(
+        upstream_url.format(server.sockets[0].getsockname()[1]), None, 0.3, Poller()
+    )
     try:
         yield upstream
     finally:

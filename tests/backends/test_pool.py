@@ -20,7 +20,9 @@ def names(pool: BackendPool) -> list[str]:
 
 async def test_it_becomes_ready_and_tells_what_it_offers_once(backend: ScriptedBackend) -> None:
     told: list[tuple[str, DiscoveredModels]] = []
-    async with running_pool(config_of(backend.url), lambda pool, discovered: told.append((pool, discovered))) as pool:
+    async with running_pool(
+        config_of(backend.url), lambda pool, discovered: told.append((pool, discovered))
+    ) as pool:
         await until(lambda: told)
         assert pool.is_ready(monotonic())
         assert told == [("p", pool.discovered)]
@@ -38,10 +40,14 @@ async def test_a_backend_that_is_down_is_not_asked_further(backend: ScriptedBack
         assert not pool.is_ready(monotonic())
 
 
-async def test_it_says_why_a_backend_is_down_and_when_it_is_back(backend: ScriptedBackend, caplog: pytest.LogCaptureFixture) -> None:
+async def test_it_says_why_a_backend_is_down_and_when_it_is_back(
+    backend: ScriptedBackend, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "ferrule.backends.pool")
     backend.routes["GET", "/health"] = whole({}, 503)
-    async with running_pool(config_of(backend.url.replace("http://", "http://user:secret@"))) as pool:
+    async with running_pool(
+        config_of(backend.url.replace("http://", "http://user:secret@"))
+    ) as pool:
         (shown,) = pool.view(monotonic()).backends
         assert (shown.state, shown.reason) == ("down", "GET /health: HTTP 503")
         backend.routes["GET", "/health"] = whole({})
@@ -52,17 +58,24 @@ async def test_it_says_why_a_backend_is_down_and_when_it_is_back(backend: Script
         assert (shown.state, shown.reason) == ("up", None)
     told = [(record.levelname, record.message) for record in caplog.records]
     name = f"backend {shown.name} ({backend.url})"
-    assert told == [("WARNING", f"{name} is down: GET /health: HTTP 503"), ("INFO", f"{name} is up")]
+    assert told == [
+        ("WARNING", f"{name} is down: GET /health: HTTP 503"),
+        ("INFO", f"{name} is up"),
+    ]
 
 
-async def test_models_of_all_its_backends(backend: ScriptedBackend, new_backend: Callable[..., ScriptedBackend]) -> None:
+async def test_models_of_all_its_backends(
+    backend: ScriptedBackend, new_backend: Callable[..., ScriptedBackend]
+) -> None:
     other = new_backend(model="n", max_model_len=5)
     async with running_pool(config_of(backend.url, other.url)) as pool:
         await until(lambda: len(pool.discovered.models) == 2)
         assert {listed.id for listed in pool.discovered.models} == {"m", "n"}
 
 
-async def test_show_puts_gauges_and_a_vanished_backend_takes_its_own_along(backend: ScriptedBackend) -> None:
+async def test_show_puts_gauges_and_a_vanished_backend_takes_its_own_along(
+    backend: ScriptedBackend,
+) -> None:
     there, gone = backend.url, f"http://127.0.0.1:{free_port()}"
     async with running_pool(config_of(there, gone)) as pool:
         await until(lambda: pool.is_ready(monotonic()))
@@ -78,7 +91,11 @@ async def test_a_reload_keeps_what_stays(backend: ScriptedBackend) -> None:
     async with running_pool(config_of(backend.url)) as pool:
         await until(lambda: pool.is_ready(monotonic()))
         upstream = pool.upstream(pool.balancer.backends[0])
-        pool.change(config_of(backend.url, pool={"slots": 7, "queue": {"size": 3, "timeout_s": 4}}).pools["p"])
+        pool.change(
+            config_of(backend.url, pool={"slots": 7, "queue": {"size": 3, "timeout_s": 4}}).pools[
+                "p"
+            ]
+        )
         assert pool.is_ready(monotonic())
         assert pool.upstream(pool.balancer.backends[0]) is upstream
         assert (pool.queue.size, pool.queue.timeout_s) == (3, 4)
@@ -106,11 +123,18 @@ async def test_what_the_page_shows(backend: ScriptedBackend) -> None:
         view = pool.view(monotonic())
         (shown,) = view.backends
         assert (view.name, view.queue_depth, view.discovery_age_s) == ("p", 0, 0.0)
-        assert (shown.address, shown.state, shown.healthy, shown.breaker) == (backend.url, "up", True, "closed")
+        assert (shown.address, shown.state, shown.healthy, shown.breaker) == (
+            backend.url,
+            "up",
+            True,
+            "closed",
+        )
 
 
 @pytest.mark.parametrize("age_s", [1.0, 100.0])
-async def test_a_stale_list_is_not_ready(backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch, age_s: float) -> None:
+async def test_a_stale_list_is_not_ready(
+    backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch, age_s: float
+) -> None:
     async with running_pool(config_of(backend.url)) as pool:
         await until(lambda: pool.is_ready(monotonic()))
         monkeypatch.setattr(pool.watcher, "age_s", lambda: age_s)

@@ -44,7 +44,9 @@ async def test_the_estimate_is_the_tokenizers(counter: TokenCounter) -> None:
     assert await counter.estimate("cl100k_base", request()) == 2
 
 
-async def test_it_counts_off_the_loop_and_below_it(counter: TokenCounter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_counts_off_the_loop_and_below_it(
+    counter: TokenCounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     threads: list[tuple[int, int]] = []
 
     def note(name: str, body: MessagesRequest) -> int:
@@ -73,34 +75,46 @@ async def test_it_counts_off_the_loop_and_below_it(counter: TokenCounter, monkey
     ],
     ids=["vllm", "llamacpp", "zero", "none", "text", "html", "500", "cut"],
 )
-async def test_the_engines_count(counter: TokenCounter, backend: ScriptedBackend, play: Play, tokens: int | None) -> None:
+async def test_the_engines_count(
+    counter: TokenCounter, backend: ScriptedBackend, play: Play, tokens: int | None
+) -> None:
     backend.routes["POST", "/tokenize"] = play
     config = config_of(backend.url)
     async with running_pool(config) as pool:
         assert await counter.ask_engine(pool, request(), policy(config), b"key") == tokens
 
 
-async def test_an_engine_without_a_route_and_a_pool_without_backends_are_not_asked(counter: TokenCounter, backend: ScriptedBackend) -> None:
+async def test_an_engine_without_a_route_and_a_pool_without_backends_are_not_asked(
+    counter: TokenCounter, backend: ScriptedBackend
+) -> None:
     config = config_of(backend.url)
     async with running_pool(config) as pool:
-        silent = msgspec.structs.replace(policy(config), engine=msgspec.structs.replace(PROFILES["vllm"], tokenize_route=None))
+        silent = msgspec.structs.replace(
+            policy(config), engine=msgspec.structs.replace(PROFILES["vllm"], tokenize_route=None)
+        )
         assert await counter.ask_engine(pool, request(), silent, None) is None
         pool.balancer.update([], monotonic())
         assert await counter.ask_engine(pool, request(), policy(config), None) is None
         assert not [seen for seen in backend.others if seen.target == "/tokenize"]
 
 
-async def test_a_full_backend_is_asked_all_the_same(counter: TokenCounter, backend: ScriptedBackend) -> None:
+async def test_a_full_backend_is_asked_all_the_same(
+    counter: TokenCounter, backend: ScriptedBackend
+) -> None:
     config = config_of(backend.url, pool={"max_inflight": 1, "slots": 1})
     async with running_pool(config) as pool:
         await until(lambda: pool.is_ready(monotonic()))
         choice = pool.balancer.choose(None, frozenset(), monotonic())
         assert choice is not None
         pool.balancer.start(choice, None, monotonic())
-        assert await counter.ask_engine(pool, request(), policy(config), None) == backend.token_count
+        assert (
+            await counter.ask_engine(pool, request(), policy(config), None) == backend.token_count
+        )
 
 
-async def test_documents_that_take_too_long_are_given_up(counter: TokenCounter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_documents_that_take_too_long_are_given_up(
+    counter: TokenCounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = threading.Event()
     monkeypatch.setattr(counting, "DOCUMENT_TIMEOUT_S", 0.05)
     monkeypatch.setattr(counting.documents, "read", lambda pending: gate.wait(5))

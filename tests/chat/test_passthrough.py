@@ -1,4 +1,5 @@
-"""The chat route: what passes, what is dropped, what is put in, and that nothing below the top level is touched."""
+"""The chat route: what passes, what is dropped, what is put in, and that nothing below the top
+level is touched."""
 
 from __future__ import annotations
 
@@ -33,11 +34,15 @@ HARMLESS = [
 
 def raw(**changes: Any) -> bytes:
     whole = {"model": "m", "messages": [HI], **changes}
-    return json.dumps({name: value for name, value in whole.items() if value is not ...}, ensure_ascii=False).encode()
+    return json.dumps(
+        {name: value for name, value in whole.items() if value is not ...}, ensure_ascii=False
+    ).encode()
 
 
 def sent(under: Policy | None = None, **changes: Any) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(chat.translate(chat.decode(raw(**changes)), under or policy()).body)
+    body: dict[str, Any] = json.loads(
+        chat.translate(chat.decode(raw(**changes)), under or policy()).body
+    )
     return body
 
 
@@ -51,7 +56,13 @@ def test_the_smallest_request() -> None:
 
 def test_b23_only_the_top_level_model_is_replaced() -> None:
     body = chat.translate(
-        chat.decode(raw(messages=[{"role": "user", "content": '"model": "m"', "model": "m"}], metadata={"model": "m"})), policy()
+        chat.decode(
+            raw(
+                messages=[{"role": "user", "content": '"model": "m"', "model": "m"}],
+                metadata={"model": "m"},
+            )
+        ),
+        policy(),
     ).body
     assert json.loads(body) == {
         "model": "org/model",
@@ -62,9 +73,18 @@ def test_b23_only_the_top_level_model_is_replaced() -> None:
 
 def test_members_keep_their_bytes() -> None:
     spelled = b'{"z":1.50,"a":12345678901234567890,"u":"\\u00e9"}'
-    body = b'{"response_format":' + spelled + b',"model":"m","messages":[ {"role":"user","content":"x"} ]}'
+    body = (
+        b'{"response_format":'
+        + spelled
+        + b',"model":"m","messages":[ {"role":"user","content":"x"} ]}'
+    )
     out = chat.translate(chat.decode(body), policy()).body
-    assert out == b'{"response_format":' + spelled + b',"model":"org/model","messages":[ {"role":"user","content":"x"} ]}'
+    assert (
+        out
+        == b'{"response_format":'
+        + spelled
+        + b',"model":"org/model","messages":[ {"role":"user","content":"x"} ]}'
+    )
 
 
 @pytest.mark.parametrize("name", STEERING)
@@ -75,7 +95,13 @@ def test_what_steers_the_engine_is_dropped_and_reported(name: str) -> None:
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_concerns_the_request_alone_passes(name: str) -> None:
-    value = {"max_tokens": 5, "max_completion_tokens": 5, "reasoning_effort": "low", "user": "u", "tools": [{}]}.get(name, 1)
+    value = {
+        "max_tokens": 5,
+        "max_completion_tokens": 5,
+        "reasoning_effort": "low",
+        "user": "u",
+        "tools": [{}],
+    }.get(name, 1)
     assert sent(**{name: value})[name] == value
 
 
@@ -87,7 +113,11 @@ def test_what_concerns_the_request_alone_passes(name: str) -> None:
         ({}, {"include_usage": True}, True),
         ({"include_usage": False}, {"include_usage": True}, True),
         ({"include_usage": True}, {"include_usage": True}, False),
-        ({"include_usage": True, "continuous_usage_stats": True}, {"include_usage": True, "continuous_usage_stats": True}, False),
+        (
+            {"include_usage": True, "continuous_usage_stats": True},
+            {"include_usage": True, "continuous_usage_stats": True},
+            False,
+        ),
     ],
 )
 def test_a_stream_always_brings_its_usage(options: Any, out: Any, hidden: bool) -> None:
@@ -98,7 +128,9 @@ def test_a_stream_always_brings_its_usage(options: Any, out: Any, hidden: bool) 
 
 @pytest.mark.parametrize("stream", [False, None, ...])
 def test_stream_options_without_a_stream_are_left_out(stream: Any) -> None:
-    rebuilt = chat.translate(chat.decode(raw(stream=stream, stream_options={"include_usage": True})), policy())
+    rebuilt = chat.translate(
+        chat.decode(raw(stream=stream, stream_options={"include_usage": True})), policy()
+    )
     assert (rebuilt.stream, rebuilt.hide_usage) == (False, False)
     assert "stream_options" not in json.loads(rebuilt.body)
 
@@ -110,7 +142,10 @@ def test_an_empty_list_of_tools_is_left_out() -> None:
 def test_effort_is_checked_against_the_tiers_of_the_model() -> None:
     with pytest.raises(InvalidRequest) as caught:
         sent(policy(effort=("low", "medium")), reasoning_effort="high")
-    assert caught.value.message == "reasoning_effort: effort 'high' is not supported by m; it takes: low, medium"
+    assert (
+        caught.value.message
+        == "reasoning_effort: effort 'high' is not supported by m; it takes: low, medium"
+    )
     assert sent(policy(effort=("low",)), reasoning_effort="low")["reasoning_effort"] == "low"
     assert sent(policy(effort=None), reasoning_effort="ultra")["reasoning_effort"] == "ultra"
     assert sent(policy(effort=("low",)), reasoning_effort=None)["reasoning_effort"] is None
@@ -123,7 +158,10 @@ def test_effort_is_checked_against_the_tiers_of_the_model() -> None:
         (b"", "The request body must be a JSON object"),
         (b"[]", "The request body must be a JSON object"),
         (b"null", "The request body must be a JSON object"),
-        (b'{"model":"m","messages":[{"content":"\xff"}]}', "The request body must be a JSON object"),
+        (
+            b'{"model":"m","messages":[{"content":"\xff"}]}',
+            "The request body must be a JSON object",
+        ),
         (b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}", "The request body is nested too deeply"),
         (raw(model=...), "model: must be a non-empty string"),
         (raw(model=""), "model: must be a non-empty string"),
@@ -153,11 +191,23 @@ def test_what_is_read_of_a_request() -> None:
 
 
 def test_a_reply_gets_the_name_that_the_client_knows() -> None:
-    usage = {"prompt_tokens": 1000, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 900}}
+    usage = {
+        "prompt_tokens": 1000,
+        "completion_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 900},
+    }
     reply = chat.rename_model(
-        json.dumps({"id": "c", "model": "org/model", "choices": [{"model": "org/model"}], "usage": usage}).encode(), 'a"b'
+        json.dumps(
+            {"id": "c", "model": "org/model", "choices": [{"model": "org/model"}], "usage": usage}
+        ).encode(),
+        'a"b',
     )
-    assert json.loads(reply.body) == {"id": "c", "model": 'a"b', "choices": [{"model": "org/model"}], "usage": usage}
+    assert json.loads(reply.body) == {
+        "id": "c",
+        "model": 'a"b',
+        "choices": [{"model": "org/model"}],
+        "usage": usage,
+    }
     assert reply.usage == (100, 900, 5)
 
 
@@ -168,7 +218,14 @@ def test_a_reply_gets_the_name_that_the_client_knows() -> None:
         (None, (0, 0, 0)),
         ({}, (0, 0, 0)),
         ({"prompt_tokens": 5, "completion_tokens": None, "prompt_tokens_details": None}, (5, 0, 0)),
-        ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}}, (0, 9, 1)),
+        (
+            {
+                "prompt_tokens": 5,
+                "completion_tokens": 1,
+                "prompt_tokens_details": {"cached_tokens": 9},
+            },
+            (0, 9, 1),
+        ),
     ],
 )
 def test_usage_that_is_not_whole(usage: Any, counted: tuple[int, int, int]) -> None:
@@ -176,7 +233,9 @@ def test_usage_that_is_not_whole(usage: Any, counted: tuple[int, int, int]) -> N
     assert chat.rename_model(json.dumps(reply).encode(), "m").usage == counted
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'"x"', b'{"usage":5}', b'{"a":' + b"[" * 10_000])
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"[]", b'"x"', b'{"usage":5}', b'{"a":' + b"[" * 10_000]
+)
 def test_a_reply_that_is_none(body: bytes) -> None:
     with pytest.raises(Failure) as caught:
         chat.rename_model(body, "m")
@@ -189,19 +248,31 @@ ID = "0f6f1f1c-1a2b-4c3d-8e9f-a0b1c2d3e4f5"
 
 
 def test_one_session_has_one_key_on_both_surfaces() -> None:
-    on_messages = messages.session_key({}, messages.decode(messages_body(metadata={"user_id": f"user_x_account__session_{ID}"})), "t")
+    on_messages = messages.session_key(
+        {},
+        messages.decode(messages_body(metadata={"user_id": f"user_x_account__session_{ID}"})),
+        "t",
+    )
     assert on_messages is not None
-    assert {key({"x-claude-code-session-id": ID}), key(user=ID), key(user=json.dumps({"session_id": ID}))} == {on_messages}
+    assert {
+        key({"x-claude-code-session-id": ID}),
+        key(user=ID),
+        key(user=json.dumps({"session_id": ID})),
+    } == {on_messages}
 
 
 def opened(*said: dict[str, Any], **changes: Any) -> bytes | None:
-    return messages.session_key({}, messages.decode(messages_body(messages=list(said), **changes)), "t")
+    return messages.session_key(
+        {}, messages.decode(messages_body(messages=list(said), **changes)), "t"
+    )
 
 
 def test_k11_one_opening_has_one_key_on_both_surfaces() -> None:
     system = {"role": "system", "content": "S"}
     in_parts = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
-    assert {key(messages=[system, HI]), key(messages=[system, in_parts])} == {opened(HI, system="S")}
+    assert {key(messages=[system, HI]), key(messages=[system, in_parts])} == {
+        opened(HI, system="S")
+    }
     assert key(messages=[HI]) == opened(HI)
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
     assert key(messages=[image]) is None
@@ -211,7 +282,11 @@ def test_k11_the_opening_stays_the_key_of_a_growing_conversation() -> None:
     opening = [{"role": "system", "content": "S"}, HI]
     grown = [*opening, {"role": "assistant", "content": "a"}, {"role": "user", "content": "u2"}]
     assert key(messages=opening) == key(messages=grown)
-    assert key(messages=opening) not in (None, key(messages=[HI]), key(messages=opening, tenant="other"))
+    assert key(messages=opening) not in (
+        None,
+        key(messages=[HI]),
+        key(messages=opening, tenant="other"),
+    )
 
 
 def test_nothing_to_hold_on_to_is_no_key() -> None:

@@ -19,9 +19,13 @@ def config(**settings: Any) -> Config:
     return config_of(URL, **settings)
 
 
-def description(*models: str, version: str = "0.33.0", owner: str = "vllm", window: int = 1000) -> BackendInfo:
+def description(
+    *models: str, version: str = "0.33.0", owner: str = "vllm", window: int = 1000
+) -> BackendInfo:
     listed = [{"id": model, "owned_by": owner, "max_model_len": window} for model in models]
-    return BackendInfo(json.dumps({"data": listed}).encode(), json.dumps({"version": version}).encode())
+    return BackendInfo(
+        json.dumps({"data": listed}).encode(), json.dumps({"version": version}).encode()
+    )
 
 
 def report(ability: Capabilities | None = None, **members: Any) -> BackendReport:
@@ -42,6 +46,9 @@ def report(ability: Capabilities | None = None, **members: Any) -> BackendReport
 
 def survey(config: Config, *backends: BackendReport, probes: bool = False) -> Survey:
     discovered_by_pool = {
-        name: merge([one.description.discovered for one in backends if one.pool == name and one.description]) for name in config.pools
+        name: merge(
+            [one.description.discovered for one in backends if one.pool == name and one.description]
+        )
+        for name in config.pools
     }
     return Survey(list(backends), Catalog(config, discovered_by_pool), probes)

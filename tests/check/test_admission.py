@@ -28,7 +28,10 @@ def warned(settings: Config) -> list[str]:
     tenants, problems = read_keys(settings)
     assert problems == []
     assert tenants is not None
-    return [str(one).partition("keys.yaml: ")[2] for one in unused_keys(settings, tenants, survey(settings, report()).catalog)]
+    return [
+        str(one).partition("keys.yaml: ")[2]
+        for one in unused_keys(settings, tenants, survey(settings, report()).catalog)
+    ]
 
 
 def test_without_a_keys_file_there_is_nothing_to_say() -> None:
@@ -60,14 +63,19 @@ def test_an_empty_list_lets_nobody_in(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_that_opens_nothing(tmp_path: Path, models: str, is_unused: bool) -> None:
-    text = f"keys: [{{name: a, sha256: '{SHA256}1'}}, {{name: b, sha256: '{SHA256}2', models: {models}}}]"
+    text = (
+        f"keys: [{{name: a, sha256: '{SHA256}1'}}, {{name: b, sha256: '{SHA256}2', models: "
+        f"{models}}}]"
+    )
     told = warned(with_keys(tmp_path, text))
     assert [one.split(":")[0] for one in told] == (["keys.1.models"] if is_unused else [])
 
 
 async def test_a_store_that_is_not_there() -> None:
     port = free_port()
-    (problem,) = await store_trouble(config(limits={"store": f"redis://user:secret@127.0.0.1:{port}/0"}))
+    (problem,) = await store_trouble(
+        config(limits={"store": f"redis://user:secret@127.0.0.1:{port}/0"})
+    )
     assert problem.path == "limits.store"
     assert problem.message.startswith(f"redis://***@127.0.0.1:{port}/0 is not reachable: ")
     assert await store_trouble(config()) == []
@@ -85,7 +93,9 @@ async def test_a_store_that_answers() -> None:
         assert await store_trouble(config(limits={"store": f"redis://127.0.0.1:{port}"})) == []
 
 
-async def test_the_status_counts_problems_and_no_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str], backend: Any) -> None:
+async def test_the_status_counts_problems_and_no_warnings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], backend: Any
+) -> None:
     (tmp_path / "keys.yaml").write_text("keys: []")
     auth = {"keys_file": str(tmp_path / "keys.yaml")}
     assert await check.run(config_of(backend.url, auth=auth)) == 0

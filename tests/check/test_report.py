@@ -1,4 +1,5 @@
-"""The text of the report: a row for each backend and model, what follows for each model, and the dialect."""
+"""The text of the report: a row for each backend and model, what follows for each model, and the
+dialect."""
 
 from __future__ import annotations
 
@@ -13,10 +14,20 @@ from ferrule.config import Config
 def rows(settings: Config, *backends: BackendReport) -> list[dict[str, str]]:
     """The table of backends by the names of its columns."""
     lines = render(settings, survey(settings, *backends)).split("\n\n", 1)[0].split("\n")
-    places = [at for at, letter in enumerate(lines[0]) if letter != " " and lines[0][max(0, at - 2) : at].strip() == ""]
+    places = [
+        at
+        for at, letter in enumerate(lines[0])
+        if letter != " " and lines[0][max(0, at - 2) : at].strip() == ""
+    ]
     ends = [*places[1:], None]
     columns = [lines[0][place:end].strip() for place, end in zip(places, ends, strict=True)]
-    return [{column: line[place:end].strip() for column, place, end in zip(columns, places, ends, strict=True)} for line in lines[1:]]
+    return [
+        {
+            column: line[place:end].strip()
+            for column, place, end in zip(columns, places, ends, strict=True)
+        }
+        for line in lines[1:]
+    ]
 
 
 def told(settings: Config, *backends: BackendReport, row: str) -> str:
@@ -52,7 +63,11 @@ def test_a_row_says_what_was_found() -> None:
         (Capabilities(has_usage=True, has_cached_tokens=False), "usage", "without cached tokens"),
         (Capabilities(), "reasoning", NOT_TRIED),
         (Capabilities(reasoning_fields=()), "reasoning", "none"),
-        (Capabilities(reasoning_fields=("reasoning", "reasoning_content")), "reasoning", "reasoning and reasoning_content"),
+        (
+            Capabilities(reasoning_fields=("reasoning", "reasoning_content")),
+            "reasoning",
+            "reasoning and reasoning_content",
+        ),
         (Capabilities(), "thinking budget", f"thinking_token_budget {NOT_TRIED}"),
         (Capabilities(budget_refusal="no"), "thinking budget", "thinking_token_budget refused"),
     ],
@@ -63,7 +78,9 @@ def test_cells(ability: Capabilities, column: str, cell: str) -> None:
 
 
 def test_backends_that_tell_nothing_have_a_row_too() -> None:
-    silent, other = rows(config(), report(trouble="refused", description=None, abilities={}), report(abilities={}))
+    silent, other = rows(
+        config(), report(trouble="refused", description=None, abilities={}), report(abilities={})
+    )
     assert (silent["state"], silent["engine"], silent["model"]) == ("down", "-", "-")
     assert (other["state"], other["engine"], other["model"]) == ("up", "vllm 0.33.0", "-")
 
@@ -82,7 +99,11 @@ FOLLOWS: list[tuple[str, Config, str]] = [
     ("count_tokens", config(dialect="pooled"), "not offered in this dialect"),
     ("thinking budget", config(), "held by the engine (thinking_token_budget)"),
     ("thinking budget", config(dialect="token-factory"), "refused with status 400"),
-    ("thinking budget", config(pool={"engine": "sglang"}), "held here: past it the reasoning is cut and the answer continued"),
+    (
+        "thinking budget",
+        config(pool={"engine": "sglang"}),
+        "held here: past it the reasoning is cut and the answer continued",
+    ),
     ("earlier reasoning", config(pool={"engine": "sglang"}), "sent as reasoning_content"),
     ("effort", config(), "not verified, forwarded unchecked"),
     ("effort", config(model={"effort": ["low", "high"]}), "low, high; others: checked"),
@@ -91,7 +112,9 @@ FOLLOWS: list[tuple[str, Config, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("row", "settings", "text"), FOLLOWS, ids=[f"{case[0]}: {case[2][:20]}" for case in FOLLOWS])
+@pytest.mark.parametrize(
+    ("row", "settings", "text"), FOLLOWS, ids=[f"{case[0]}: {case[2][:20]}" for case in FOLLOWS]
+)
 def test_what_follows(row: str, settings: Config, text: str) -> None:
     assert told(settings, report(), row=row) == text
 
@@ -101,7 +124,13 @@ def test_aliases_are_named() -> None:
 
 
 def test_models_that_are_alike_share_their_knobs_and_changes_are_marked() -> None:
-    settings = config(models=[{"id": "m"}, {"id": "n"}, {"id": "o", "dialect": {"reasoning": "text", "max_tokens_cap": 5}}])
+    settings = config(
+        models=[
+            {"id": "m"},
+            {"id": "n"},
+            {"id": "o", "dialect": {"reasoning": "text", "max_tokens_cap": 5}},
+        ]
+    )
     text = render(settings, survey(settings, report()))
     assert text.count("dialect in force for m, n (dialect anthropic") == 1
     _, own = text.split("dialect in force for o ")

@@ -28,20 +28,38 @@ async def test_what_is_asked_costs_no_generation(backend: ScriptedBackend) -> No
     (report,) = (await inquired(config)).report
     assert (report.trouble, report.place, report.name[:2]) == ("", "pools.p.backends.0", "p-")
     ability = report.abilities["m"]
-    assert (ability.window, ability.counted_tokens, ability.has_usage, ability.budget_refusal) == (32768, 77, None, None)
+    assert (ability.window, ability.counted_tokens, ability.has_usage, ability.budget_refusal) == (
+        32768,
+        77,
+        None,
+        None,
+    )
     assert backend.requests == []
-    assert {seen.target for seen in backend.others} == {"/health", "/v1/models", "/version", "/tokenize"}
+    assert {seen.target for seen in backend.others} == {
+        "/health",
+        "/v1/models",
+        "/version",
+        "/tokenize",
+    }
 
 
 async def test_a_probe_asks_twice_and_once_with_a_budget(backend: ScriptedBackend) -> None:
     completion: dict[str, Any] = {
         "choices": [{"message": {"role": "assistant", "content": "x", "reasoning": None}}],
-        "usage": {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 8}},
+        "usage": {
+            "prompt_tokens": 9,
+            "completion_tokens": 1,
+            "prompt_tokens_details": {"cached_tokens": 8},
+        },
     }
     backend.play(whole(completion), whole(completion), refusal(400, "no parser"))
     (report,) = (await inquired(config_of(backend.url), probes=True)).report
     ability = report.abilities["m"]
-    assert (ability.has_usage, ability.has_cached_tokens, ability.reasoning_fields) == (True, True, ("reasoning",))
+    assert (ability.has_usage, ability.has_cached_tokens, ability.reasoning_fields) == (
+        True,
+        True,
+        ("reasoning",),
+    )
     assert ability.budget_refusal == "HTTP 400: no parser"
     first, second, third = (seen.json for seen in backend.requests)
     assert first == second
@@ -60,7 +78,9 @@ async def test_a_probe_that_fails(backend: ScriptedBackend) -> None:
     assert report.abilities["m"].trouble == "HTTP 500: boom"
 
 
-async def test_a_backend_that_is_not_there_and_one_that_is_not_well(backend: ScriptedBackend) -> None:
+async def test_a_backend_that_is_not_there_and_one_that_is_not_well(
+    backend: ScriptedBackend,
+) -> None:
     backend.routes["GET", "/health"] = whole({}, 503)
     absent, ill = (await inquired(config_of(f"http://127.0.0.1:{free_port()}", backend.url))).report
     assert absent.trouble.startswith("GET /health: ")
@@ -99,7 +119,9 @@ async def test_a_discovery_that_finds_nobody_in_time(monkeypatch: pytest.MonkeyP
 
 
 async def test_run_prints_the_report_and_every_problem(
-    backend: ScriptedBackend, new_backend: Callable[..., ScriptedBackend], capsys: pytest.CaptureFixture[str]
+    backend: ScriptedBackend,
+    new_backend: Callable[..., ScriptedBackend],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert await check.run(config_of(backend.url)) == 0
     told = capsys.readouterr()

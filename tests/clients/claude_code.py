@@ -1,4 +1,5 @@
-"""Claude Code, headless, shut into a home of its own: a dummy key, no telemetry, no updates, and no way out but loopback."""
+"""Claude Code, headless, shut into a home of its own: a dummy key, no telemetry, no updates, and no
+way out but loopback."""
 
 from __future__ import annotations
 
@@ -13,14 +14,16 @@ import pytest
 from tests.clients.stack import CACHE, NODE_MODULES
 
 TIMEOUT_S = 50.0
-# Names of tools that the simulated model is asked to call. It fills every required string in with "sample".
+# Names of tools that the simulated model is asked to call. It fills every required string in with
+# "sample".
 ARGUMENT = "sample"
 READ_TEXT = "what the file says"
 BASH_TEXT = "what the command says"
 
 
 class ClaudeCode:
-    """`home` is a fresh directory with a work directory and a `PATH` in which the command `sample` exists."""
+    """`home` is a fresh directory with a work directory and a `PATH` in which the command `sample`
+    exists."""
 
     def __init__(self, url: str, home: Path, model: str = "claude-sim") -> None:
         if not (CACHE / "node" / ".done").exists():
@@ -51,9 +54,19 @@ class ClaudeCode:
             "NO_PROXY": "127.0.0.1",
         }
 
-    def start(self, prompt: str, *args: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(
+        self, prompt: str, *args: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
         own = {**self._env, **(env or {})}
-        argv = [str(self._binary), "-p", prompt, "--output-format", "stream-json", "--verbose", *args]
+        argv = [
+            str(self._binary),
+            "-p",
+            prompt,
+            "--output-format",
+            "stream-json",
+            "--verbose",
+            *args,
+        ]
         return subprocess.Popen(
             argv,
             cwd=self.work,
@@ -64,7 +77,9 @@ class ClaudeCode:
             text=True,
         )
 
-    def run(self, prompt: str, *args: str, env: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    def run(
+        self, prompt: str, *args: str, env: Mapping[str, str] | None = None
+    ) -> list[dict[str, Any]]:
         """The events of one run, to its end."""
         process = self.start(prompt, *args, env=env)
         try:
@@ -95,4 +110,9 @@ def result(events: list[dict[str, Any]]) -> dict[str, Any]:
 def blocks(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     """The content blocks of this kind, in the order in which they came."""
     messages = [event["message"] for event in events if event["type"] in ("assistant", "user")]
-    return [block for message in messages for block in message["content"] if isinstance(block, dict) and block["type"] == kind]
+    return [
+        block
+        for message in messages
+        for block in message["content"]
+        if isinstance(block, dict) and block["type"] == kind
+    ]

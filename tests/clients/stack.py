@@ -1,4 +1,5 @@
-"""What the clients talk to: `ferrule sim --scripted`, a breakable wire in front of it, and the proxy; and where the clients are."""
+"""What the clients talk to: `ferrule sim --scripted`, a breakable wire in front of it, and the
+proxy; and where the clients are."""
 
 from __future__ import annotations
 
@@ -33,7 +34,18 @@ class Sim:
         self.port = free_port()
         path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ferrule", "sim", "--port", str(self.port), "--model", "sim", "--scripted", *args],
+            [
+                sys.executable,
+                "-m",
+                "ferrule",
+                "sim",
+                "--port",
+                str(self.port),
+                "--model",
+                "sim",
+                "--scripted",
+                *args,
+            ],
             env={**os.environ, "PYTHONPATH": path},
             stdout=subprocess.DEVNULL,
         )
@@ -68,7 +80,9 @@ class Stack:
             "dialect": "anthropic",
             "drain_grace_s": 2,
             "pools": {"sims": {"backends": [self.wire.url], "retries": 0}},
-            "models": [{"id": MODEL, "pool": "sims", "upstream": "sim", "aliases": ["claude-*", "sim"]}],
+            "models": [
+                {"id": MODEL, "pool": "sims", "upstream": "sim", "aliases": ["claude-*", "sim"]}
+            ],
         }
         self.proxy = new_proxy(config)
         self.url = f"http://{self.proxy.listen}"
@@ -94,10 +108,16 @@ def require_node() -> str:
     return found
 
 
-def run_program(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> dict[str, Any]:
+def run_program(
+    argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> dict[str, Any]:
     """Runs a client program to its end; what it printed last is what it saw."""
     own = {"HOME": str(CACHE), "PATH": os.environ["PATH"], "NO_PROXY": "127.0.0.1", **(env or {})}
-    done = subprocess.run(argv, env=own, cwd=cwd, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S)
-    assert done.returncode == 0, f"{argv[-2:]} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    done = subprocess.run(
+        argv, env=own, cwd=cwd, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S
+    )
+    assert done.returncode == 0, (
+        f"{argv[-2:]} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    )
     seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return seen

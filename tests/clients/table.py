@@ -1,4 +1,5 @@
-"""A pytest plugin, for the conftest that wants it: tests marked `cell(row, column)` end in a table of what held."""
+"""A pytest plugin, for the conftest that wants it: tests marked `cell(row, column)` end in a table
+of what held."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ def use(config: pytest.Config) -> None:
     """Called by a conftest's `pytest_configure`; more than one may ask for it."""
     if not config.pluginmanager.has_plugin("table"):
         config.pluginmanager.register(sys.modules[__name__], "table")
-        config.addinivalue_line("markers", "cell(row, column): where the result stands in the table")
+        config.addinivalue_line(
+            "markers", "cell(row, column): where the result stands in the table"
+        )
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -44,6 +47,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"{'':26s}" + "".join(f"{head:>14s}" for head in heads))
     for side in sides:
         keys = [(head, side) if across else (side, head) for head in heads]
-        terminalreporter.write_line(f"{side:26s}" + "".join(f"{_cells.get(key, '-'):>14s}" for key in keys))
+        terminalreporter.write_line(
+            f"{side:26s}" + "".join(f"{_cells.get(key, '-'):>14s}" for key in keys)
+        )
     for row, reason in _reasons.items():
         terminalreporter.write_line(f"{row}: {reason}")

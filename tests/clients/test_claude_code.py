@@ -1,4 +1,5 @@
-"""Claude Code through ferrule: a text turn, tools whose results come back, a broken stream, /context, discovery, interruption."""
+"""Claude Code through ferrule: a text turn, tools whose results come back, a broken stream,
+/context, discovery, interruption."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def test_several_tools_in_one_turn_and_their_results(claude: ClaudeCode) -> None
     end = result(events)
     assert not end["is_error"]
     assert end["num_turns"] >= 2
-    assert READ_TEXT in end["result"] or BASH_TEXT in end["result"], "the model was not shown the results"
+    assert READ_TEXT in end["result"] or BASH_TEXT in end["result"], (
+        "the model was not shown the results"
+    )
 
 
 @pytest.mark.cell(NAME, "fault")
@@ -58,7 +61,11 @@ def test_broken_stream_is_tried_again(claude: ClaudeCode, stack: Stack) -> None:
     stack.wire.fault = Fault("cut_after", 1200)
 
     def heal_after_the_first_fault() -> None:
-        wait_until(lambda: stack.proxy.metric("stream_end_total", reason="backend_error") > before, 30, "a broken stream")
+        wait_until(
+            lambda: stack.proxy.metric("stream_end_total", reason="backend_error") > before,
+            30,
+            "a broken stream",
+        )
         stack.wire.fault = Fault()
 
     before = stack.proxy.metric("stream_end_total", reason="backend_error")
@@ -86,8 +93,12 @@ def test_context_counts_tokens(claude: ClaudeCode, stack: Stack) -> None:
 
 @pytest.mark.cell(NAME, "models")
 def test_models_are_discovered(claude: ClaudeCode) -> None:
-    """Discovery is not done where non-essential traffic is off; the closed proxy keeps the rest of it from leaving."""
-    env = {"CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": ""}
+    """Discovery is not done where non-essential traffic is off; the closed proxy keeps the rest of
+    it from leaving."""
+    env = {
+        "CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY": "1",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "",
+    }
     claude.run("Say something.", env=env)
     cached = claude.home / ".claude" / "cache" / "gateway-models.json"
     assert "claude-sim" in cached.read_text()
@@ -98,4 +109,6 @@ def test_interruption_stops_the_engine(claude: ClaudeCode, stack: Stack) -> None
     process = claude.start("Say very much. [[tokens:20000]]")
     wait_until(lambda: stack.sim.running() > 0, 30, "the engine to begin")
     claude.interrupt(process)
-    wait_until(lambda: stack.sim.running() == 0, 5, "the engine to stop working for a client that left")
+    wait_until(
+        lambda: stack.sim.running() == 0, 5, "the engine to stop working for a client that left"
+    )

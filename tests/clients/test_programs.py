@@ -1,4 +1,5 @@
-"""SDKs as programs use them, through ferrule: a text turn, tools whose results come back, a fault, counts, discovery, interruption."""
+"""SDKs as programs use them, through ferrule: a text turn, tools whose results come back, a fault,
+counts, discovery, interruption."""
 
 from __future__ import annotations
 
@@ -17,10 +18,17 @@ PYTHON = {
 }
 NODE = {"anthropic (TypeScript)": "anthropic_sdk.mjs", "@ai-sdk/anthropic": "ai_sdk.mjs"}
 # What a client has no call for.
-ABSENT = {("openai (Python)", "count"), ("langchain-anthropic", "models"), ("@ai-sdk/anthropic", "count"), ("@ai-sdk/anthropic", "models")}
+ABSENT = {
+    ("openai (Python)", "count"),
+    ("langchain-anthropic", "models"),
+    ("@ai-sdk/anthropic", "count"),
+    ("@ai-sdk/anthropic", "models"),
+}
 
 CASES = [
-    pytest.param(client, scenario, marks=pytest.mark.cell(client, scenario), id=f"{client}-{scenario}")
+    pytest.param(
+        client, scenario, marks=pytest.mark.cell(client, scenario), id=f"{client}-{scenario}"
+    )
     for client in (*PYTHON, *NODE)
     for scenario in SCENARIOS
     if (client, scenario) not in ABSENT
@@ -30,7 +38,9 @@ CASES = [
 def seen_by(client: str, scenario: str, stack: Stack) -> dict[str, Any]:
     if client in PYTHON:
         venv, program = PYTHON[client]
-        return run_program([require_venv(venv), str(HERE / "programs" / program), scenario, stack.url])
+        return run_program(
+            [require_venv(venv), str(HERE / "programs" / program), scenario, stack.url]
+        )
     program = NODE[client]
     node = require_node()
     # Node looks for packages beside the program: it runs as a copy there.
@@ -78,4 +88,6 @@ def check_models(seen: dict[str, Any], _stack: Stack) -> None:
 
 def check_interrupt(seen: dict[str, Any], stack: Stack) -> None:
     assert seen["pieces"] == 5
-    wait_until(lambda: stack.sim.running() == 0, 5, "the engine to stop working for a client that left")
+    wait_until(
+        lambda: stack.sim.running() == 0, 5, "the engine to stop working for a client that left"
+    )

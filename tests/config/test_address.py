@@ -32,7 +32,10 @@ def test_addresses(text: str, address: Address, is_loopback: bool) -> None:
     assert parse_address(str(address)) == address
 
 
-@pytest.mark.parametrize("value", ["", "8080", ":8080", "h:", "h:x", "h:65536", "h:-1", "::1:80", "h:²", 8080, None, ["h:1"]])
+@pytest.mark.parametrize(
+    "value",
+    ["", "8080", ":8080", "h:", "h:x", "h:65536", "h:-1", "::1:80", "h:²", 8080, None, ["h:1"]],
+)
 def test_what_is_no_address(value: object) -> None:
     with pytest.raises(ValueError, match="expected HOST:PORT"):
         parse_address(value)
@@ -59,7 +62,9 @@ def test_p05_a_users_password_leaves_the_url() -> None:
     parsed = parse_backend_url("http://us%40er:p%3Ass@host:8000/x")
     assert parsed.url == "http://host:8000/x"
     assert parsed.authorization == Secret("Basic " + base64.b64encode(b"us@er:p:ss").decode())
-    assert parse_backend_url("http://user@host").authorization == Secret("Basic " + base64.b64encode(b"user:").decode())
+    assert parse_backend_url("http://user@host").authorization == Secret(
+        "Basic " + base64.b64encode(b"user:").decode()
+    )
     assert "p:ss" not in repr(parsed) + str(parsed)
     assert "cDpz" not in repr(parsed) + str(parsed)
 
@@ -95,7 +100,10 @@ def test_what_is_no_backend_url_is_said_without_its_password(value: object, expe
     ("trouble", "reason"),
     [
         (OSError(errno.EADDRINUSE, "error while attempting to bind"), "address already in use"),
-        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "name or service not known"),
+        (
+            socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+            "name or service not known",
+        ),
         (OSError("Multiple exceptions"), "multiple exceptions"),
     ],
 )

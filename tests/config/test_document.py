@@ -17,7 +17,10 @@ def refused(text: bytes) -> str:
 
 
 def test_plain_values() -> None:
-    assert parse_document(b"a: [1, x, null, true, 1.5]\nb: {c: d}\n", "f") == {"a": [1, "x", None, True, 1.5], "b": {"c": "d"}}
+    assert parse_document(b"a: [1, x, null, true, 1.5]\nb: {c: d}\n", "f") == {
+        "a": [1, "x", None, True, 1.5],
+        "b": {"c": "d"},
+    }
     assert parse_document("a: 北".encode(), "f") == {"a": "北"}
     assert parse_document(b"\xef\xbb\xbfa: 1", "f") == {"a": 1}
     assert parse_document(b"", "f") is None
@@ -29,7 +32,10 @@ def test_plain_values() -> None:
     [
         (b"a: 1\nb: 2\na: 3\n", "f.yaml: `a` is given twice (line 3, column 1)"),
         (b"x: {a: 1, a: 1}", "f.yaml: `a` is given twice (line 1, column 11)"),
-        (b"a: &x {b: 1}\nc: {<<: *x}\n", "f.yaml: merge keys (<<) are not supported (line 2, column 5)"),
+        (
+            b"a: &x {b: 1}\nc: {<<: *x}\n",
+            "f.yaml: merge keys (<<) are not supported (line 2, column 5)",
+        ),
         (b"a: [1", "f.yaml: expected ',' or ']', but got '<stream end>' (line 1, column 6)"),
         (b"a: 1\n---\nb: 1\n", "f.yaml: but found another document (line 2, column 1)"),
         (b"a: *nobody", "f.yaml: found undefined alias 'nobody' (line 1, column 4)"),
@@ -49,7 +55,9 @@ def test_tags_build_nothing() -> None:
 
 
 def test_aliases_do_not_explode() -> None:
-    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 25))
+    bomb = "a0: &a0 [x, x]\n" + "".join(
+        f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 25)
+    )
     assert "expected at most" in refused(bomb.encode())
 
 
@@ -57,7 +65,11 @@ def test_an_alias_of_itself_ends() -> None:
     assert f"expected at most {DEPTH_LIMIT} levels" in refused(b"a: &a [*a]")
 
 
-@pytest.mark.parametrize("text", [b"[" * 100, b"[" * 50_000 + b"]" * 50_000, b"{a: " * 50_000], ids=["open", "lists", "mappings"])
+@pytest.mark.parametrize(
+    "text",
+    [b"[" * 100, b"[" * 50_000 + b"]" * 50_000, b"{a: " * 50_000],
+    ids=["open", "lists", "mappings"],
+)
 def test_depth_does_not_break_the_reader(text: bytes) -> None:
     assert refused(text).startswith("f.yaml: ")
 

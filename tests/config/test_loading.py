@@ -1,4 +1,5 @@
-"""Files, flags, and both: whose word counts, whose folder a path is in, and how problems are printed."""
+"""Files, flags, and both: whose word counts, whose folder a path is in, and how problems are
+printed."""
 
 from __future__ import annotations
 
@@ -72,11 +73,18 @@ def test_everything_the_contract_names(tmp_path: Path) -> None:
     rocm, model = loaded.pools["rocm"], loaded.models[0]
     assert loaded.listen == Address("0.0.0.0", 8080)
     assert loaded.auth.keys_file == str(tmp_path / "keys.yaml")
-    assert [(backend.url.url, backend.weight) for backend in rocm.backends] == [("http://10.0.0.11:8000", 1), ("http://10.0.0.12:8000", 2)]
+    assert [(backend.url.url, backend.weight) for backend in rocm.backends] == [
+        ("http://10.0.0.11:8000", 1),
+        ("http://10.0.0.12:8000", 2),
+    ]
     assert rocm.api_key == Secret("canary")
     assert rocm == config.PoolConfig(backends=rocm.backends, api_key=rocm.api_key)
-    assert loaded.pools["found"].discover == config.DiscoverConfig(dns=Address("vllm.default.svc.cluster.local", 8000))
-    assert loaded.pools["kube"].discover == config.DiscoverConfig(kubernetes=config.KubernetesConfig(service="vllm", port=8000))
+    assert loaded.pools["found"].discover == config.DiscoverConfig(
+        dns=Address("vllm.default.svc.cluster.local", 8000)
+    )
+    assert loaded.pools["kube"].discover == config.DiscoverConfig(
+        kubernetes=config.KubernetesConfig(service="vllm", port=8000)
+    )
     assert model == config.ModelConfig(
         id="DeepSeek-V4-Flash",
         pool="rocm",
@@ -119,7 +127,12 @@ def test_the_example_names_every_setting() -> None:
         config.LimitsConfig,
     ]
     kinds += [config.ModelConfig, config.PoolConfig, config.QueueConfig, config.TimeoutsConfig]
-    missing = [field.name for kind in kinds for field in msgspec.structs.fields(kind) if f"{field.name}:" not in text]
+    missing = [
+        field.name
+        for kind in kinds
+        for field in msgspec.structs.fields(kind)
+        if f"{field.name}:" not in text
+    ]
     assert missing == []
 
 
@@ -135,7 +148,9 @@ def test_a_reload_can_tell_what_changed(tmp_path: Path) -> None:
     environment = {"VLLM_API_KEY": "k"}
     first, second = (config.load(written(tmp_path), environment=environment) for _ in range(2))
     assert first == second
-    changed = config.load(written(tmp_path, CONTRACT.replace("retries: 2", "retries: 1")), environment=environment)
+    changed = config.load(
+        written(tmp_path, CONTRACT.replace("retries: 2", "retries: 1")), environment=environment
+    )
     assert changed != first
     assert [name for name in changed.pools if changed.pools[name] != first.pools[name]] == ["rocm"]
     assert config.load(written(tmp_path), environment={"VLLM_API_KEY": "other"}) != first
@@ -144,12 +159,19 @@ def test_a_reload_can_tell_what_changed(tmp_path: Path) -> None:
 def test_flags_win_over_the_file(tmp_path: Path) -> None:
     flags = Flags(listen="127.0.0.1:1", admin="127.0.0.1:2", workers=3, dialect="pooled")
     loaded = config.load(written(tmp_path), flags, {"VLLM_API_KEY": "k"})
-    assert (loaded.listen.port, loaded.admin.port, loaded.workers, loaded.dialect) == (1, 2, 3, "pooled")
+    assert (loaded.listen.port, loaded.admin.port, loaded.workers, loaded.dialect) == (
+        1,
+        2,
+        3,
+        "pooled",
+    )
     assert loaded.limits.on_store_failure == "deny"
 
 
 def test_flags_alone() -> None:
-    loaded = config.from_flags(Flags(backends=("http://127.0.0.1:8000/", "http://127.0.0.1:8001"), listen="127.0.0.1:0"))
+    loaded = config.from_flags(
+        Flags(backends=("http://127.0.0.1:8000/", "http://127.0.0.1:8001"), listen="127.0.0.1:0")
+    )
     assert loaded.models == ()
     assert [backend.url for backend in loaded.pools["default"].backends] == [
         BackendUrl("http://127.0.0.1:8000"),
@@ -162,14 +184,27 @@ def test_flags_alone() -> None:
     ("flags", "problem"),
     [
         (Flags(), "--backend: expected at least one backend URL, or --config FILE"),
-        (Flags(backends=("nonsense",)), "--backend: `nonsense`: expected http://HOST[:PORT][/PREFIX] or https://…"),
-        (Flags(backends=("http://h", "http://h:80")), "--backend: `http://h` is already listed as pools.default.backends.0"),
-        (Flags(backends=("http://h",), listen="8080"), "--listen: expected HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080"),
+        (
+            Flags(backends=("nonsense",)),
+            "--backend: `nonsense`: expected http://HOST[:PORT][/PREFIX] or https://…",
+        ),
+        (
+            Flags(backends=("http://h", "http://h:80")),
+            "--backend: `http://h` is already listed as pools.default.backends.0",
+        ),
+        (
+            Flags(backends=("http://h",), listen="8080"),
+            "--listen: expected HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080",
+        ),
         (Flags(backends=("http://h",), workers=0), "--workers: expected a whole number >= 1"),
-        (Flags(backends=("http://h",), dialect="x"), "--dialect: expected one of token-factory, pooled, tokenify, anthropic"),
+        (
+            Flags(backends=("http://h",), dialect="x"),
+            "--dialect: expected one of token-factory, pooled, tokenify, anthropic",
+        ),
         (
             Flags(backends=("http://h",), listen="0.0.0.0:1"),
-            "--listen: 0.0.0.0:1 is open to others; set auth.keys_file, listen on 127.0.0.1, or set auth.allow_anonymous: true",
+            "--listen: 0.0.0.0:1 is open to others; set auth.keys_file, listen on 127.0.0.1, or "
+            "set auth.allow_anonymous: true",
         ),
     ],
 )
@@ -185,7 +220,10 @@ def test_backends_come_from_one_place(tmp_path: Path) -> None:
 
 
 def test_all_problems_at_once_each_with_its_file(tmp_path: Path) -> None:
-    path = written(tmp_path, "workers: 0\npools: {rocm: {backends: [http://h], health: {intervall_s: 3}}}\nmodels: 3\n")
+    path = written(
+        tmp_path,
+        "workers: 0\npools: {rocm: {backends: [http://h], health: {intervall_s: 3}}}\nmodels: 3\n",
+    )
     with pytest.raises(ConfigError) as raised:
         config.load(path)
     assert str(raised.value).splitlines() == [
@@ -196,7 +234,10 @@ def test_all_problems_at_once_each_with_its_file(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
-    text = "auth: {keys_file: none.yaml}\npools: {a: {backends: [http://h]}}\nmodels: [{id: m, tokenizer: x/tokenizer.json}]"
+    text = (
+        "auth: {keys_file: none.yaml}\npools: {a: {backends: [http://h]}}\nmodels: [{id: m, "
+        "tokenizer: x/tokenizer.json}]"
+    )
     with pytest.raises(ConfigError) as raised:
         config.load(written(tmp_path, text))
     assert [str(problem) for problem in raised.value.problems] == [

@@ -80,16 +80,34 @@ def test_everything_filled() -> None:
 
 
 def test_empty_sections_have_their_defaults() -> None:
-    assert read({"name": "n", "inner": None, "maybe": None, "words": None, "named": None}) == (Outer(name="n"), [])
+    assert read({"name": "n", "inner": None, "maybe": None, "words": None, "named": None}) == (
+        Outer(name="n"),
+        [],
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "problems"),
     [
         ({"nam": 1}, ["nam: unknown setting; did you mean name?"]),
-        ({"zzzz": 1}, ["zzzz: unknown setting; expected one of enabled, free, inner, inners, maybe, mode, name, named, tags, word, words"]),
-        ({1: 1}, ["1: unknown setting; expected one of enabled, free, inner, inners, maybe, mode, name, named, tags, word, words"]),
-        ({"inner": {"intervall_s": 1}}, ["inner.intervall_s: unknown setting; did you mean interval_s?"]),
+        (
+            {"zzzz": 1},
+            [
+                "zzzz: unknown setting; expected one of enabled, free, inner, inners, maybe, "
+                "mode, name, named, tags, word, words"
+            ],
+        ),
+        (
+            {1: 1},
+            [
+                "1: unknown setting; expected one of enabled, free, inner, inners, maybe, mode, "
+                "name, named, tags, word, words"
+            ],
+        ),
+        (
+            {"inner": {"intervall_s": 1}},
+            ["inner.intervall_s: unknown setting; did you mean interval_s?"],
+        ),
         ({"inner": {"count": 0}}, ["inner.count: expected a whole number >= 1"]),
         ({"inner": {"count": True}}, ["inner.count: expected a whole number, got true or false"]),
         ({"inner": {"count": "2"}}, ["inner.count: expected a whole number, got text"]),
@@ -98,17 +116,28 @@ def test_empty_sections_have_their_defaults() -> None:
         ({"inners": {"count": 1}}, ["inners: expected a list, got a mapping"]),
         ({"inners": [{}, {"count": "x"}]}, ["inners.1.count: expected a whole number, got text"]),
         ({"named": [1]}, ["named: expected a mapping, got a list"]),
-        ({"named": {"x": {"interval_s": None}}}, ["named.x.interval_s: expected a number, got null"]),
+        (
+            {"named": {"x": {"interval_s": None}}},
+            ["named.x.interval_s: expected a number, got null"],
+        ),
         ({"mode": "medium"}, ["mode: expected one of fast, slow"]),
         ({"mode": 3}, ["mode: expected text or null, got a whole number"]),
         ({"word": "a b"}, ["word: expected one word"]),
         ({"words": ["a", 2]}, ["words.1: expected one word"]),
         ({"tags": ["a", 2]}, ["tags.1: expected text, got a whole number"]),
         ({"enabled": "yes"}, ["enabled: expected true or false, got text"]),
-        ({"tags": "x", "enabled": 1}, ["tags: expected a list, got text", "enabled: expected true or false, got a whole number"]),
+        (
+            {"tags": "x", "enabled": 1},
+            [
+                "tags: expected a list, got text",
+                "enabled: expected true or false, got a whole number",
+            ],
+        ),
     ],
 )
-def test_every_problem_has_its_path_and_what_is_right(changes: dict[object, object], problems: list[str]) -> None:
+def test_every_problem_has_its_path_and_what_is_right(
+    changes: dict[object, object], problems: list[str]
+) -> None:
     assert read({"name": "n", **changes}) == (None, problems)
 
 
@@ -143,10 +172,18 @@ def test_environment_variables(changes: dict[str, object], expected: Outer) -> N
         ({"word": "${NOPE}"}, "word: environment variable NOPE is not set"),
         ({"tags": ["a", "${NOPE}"]}, "tags.1: environment variable NOPE is not set"),
         ({"free": {"a": "${NOPE}"}}, "free.a: environment variable NOPE is not set"),
-        ({"name": "${N:-1}"}, "name: expected ${NAME} with the name of an environment variable, got ${N:-1}"),
-        ({"name": "${}"}, "name: expected ${NAME} with the name of an environment variable, got ${}"),
+        (
+            {"name": "${N:-1}"},
+            "name: expected ${NAME} with the name of an environment variable, got ${N:-1}",
+        ),
+        (
+            {"name": "${}"},
+            "name: expected ${NAME} with the name of an environment variable, got ${}",
+        ),
         ({"inner": {"count": "${S}"}}, "inner.count: expected a whole number, got text"),
     ],
 )
-def test_environment_variables_that_are_not_there_or_not_right(changes: dict[str, object], problem: str) -> None:
+def test_environment_variables_that_are_not_there_or_not_right(
+    changes: dict[str, object], problem: str
+) -> None:
     assert read({"name": "n", **changes}) == (None, [problem])

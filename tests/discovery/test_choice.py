@@ -41,7 +41,11 @@ async def test_the_list_has_urls_and_weights() -> None:
     assert told == [BackendSpec("http://127.0.0.1:9", 1.0), BackendSpec("http://127.0.0.2:9", 2.0)]
 
 
-def test_a_cluster_that_is_not_there_is_a_problem_with_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_is_not_there_is_a_problem_with_a_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ConfigError, match=r"pools\.p\.discover\.kubernetes: .*KUBERNETES_SERVICE_HOST"):
+    with pytest.raises(
+        ConfigError, match=r"pools\.p\.discover\.kubernetes: .*KUBERNETES_SERVICE_HOST"
+    ):
         watcher_for("p", settings(KUBERNETES))

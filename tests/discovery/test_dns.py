@@ -21,7 +21,9 @@ class Script:
         self.told: list[list[str]] = []
         self.ages: list[float] = []
         self.now = 0.0
-        self.watcher = DnsName("vllm.svc", 8000, 5.0, resolve=self.resolve, clock=lambda: self.now, sleep=self.sleep)
+        self.watcher = DnsName(
+            "vllm.svc", 8000, 5.0, resolve=self.resolve, clock=lambda: self.now, sleep=self.sleep
+        )
 
     async def resolve(self, host: str, port: int) -> list[str]:
         assert (host, port) == ("vllm.svc", 8000)
@@ -47,8 +49,13 @@ class Script:
 
 
 async def test_a_changed_answer_is_told_within_the_interval() -> None:
-    script = await Script(["10.0.0.1", "10.0.0.2"], ["10.0.0.2", "10.0.0.1"], ["10.0.0.2", "10.0.0.3"]).run()
-    assert script.told == [["http://10.0.0.1:8000", "http://10.0.0.2:8000"], ["http://10.0.0.2:8000", "http://10.0.0.3:8000"]]
+    script = await Script(
+        ["10.0.0.1", "10.0.0.2"], ["10.0.0.2", "10.0.0.1"], ["10.0.0.2", "10.0.0.3"]
+    ).run()
+    assert script.told == [
+        ["http://10.0.0.1:8000", "http://10.0.0.2:8000"],
+        ["http://10.0.0.2:8000", "http://10.0.0.3:8000"],
+    ]
     assert script.asked == [0.0, 5.0, 10.0]
 
 
@@ -82,7 +89,9 @@ async def test_a_repeated_address_is_one_backend() -> None:
     assert script.told == [["http://10.0.0.1:8000"]]
 
 
-@pytest.mark.parametrize(("address", "url"), [("10.0.0.1", "http://10.0.0.1:80"), ("fd00::1", "http://[fd00::1]:80")])
+@pytest.mark.parametrize(
+    ("address", "url"), [("10.0.0.1", "http://10.0.0.1:80"), ("fd00::1", "http://[fd00::1]:80")]
+)
 def test_addresses_of_both_families(address: str, url: str) -> None:
     assert url_of(address, 80) == url
 

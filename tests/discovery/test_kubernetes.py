@@ -10,7 +10,13 @@ import pytest
 from aiohttp import web
 from pytest_aiohttp import AiohttpServer
 
-from ferrule.discovery.kubernetes import MAX_BACKOFF_S, ApiAccess, KubernetesService, Service, in_cluster
+from ferrule.discovery.kubernetes import (
+    MAX_BACKOFF_S,
+    ApiAccess,
+    KubernetesService,
+    Service,
+    in_cluster,
+)
 from ferrule.routing.backend import BackendSpec
 
 Step = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -20,7 +26,9 @@ def slice_of(*addresses: str, name: str = "vllm-1", version: int) -> dict[str, A
     return {
         "metadata": {"name": name, "resourceVersion": str(version)},
         "addressType": "IPv4",
-        "endpoints": [{"addresses": [address], "conditions": {"ready": True}} for address in addresses],
+        "endpoints": [
+            {"addresses": [address], "conditions": {"ready": True}} for address in addresses
+        ],
         "ports": [{"name": "http", "port": 8000}],
     }
 
@@ -28,7 +36,13 @@ def slice_of(*addresses: str, name: str = "vllm-1", version: int) -> dict[str, A
 def listing(*slices: dict[str, Any], version: int) -> Step:
     async def step(request: web.Request) -> web.StreamResponse:
         assert "watch" not in request.query, "a watch where a list was due"
-        return web.json_response({"kind": "EndpointSliceList", "metadata": {"resourceVersion": str(version)}, "items": list(slices)})
+        return web.json_response(
+            {
+                "kind": "EndpointSliceList",
+                "metadata": {"resourceVersion": str(version)},
+                "items": list(slices),
+            }
+        )
 
     return step
 
@@ -40,8 +54,11 @@ def answer(status: int, body: str = "") -> Step:
     return step
 
 
-def watch(*events: tuple[str, dict[str, Any]] | bytes, cut: int | None = None, abort: bool = False) -> Step:
-    """A watch that tells its events and ends. `cut`: bytes per write; `abort`: ends without the end of the body."""
+def watch(
+    *events: tuple[str, dict[str, Any]] | bytes, cut: int | None = None, abort: bool = False
+) -> Step:
+    """A watch that tells its events and ends. `cut`: bytes per write; `abort`: ends without the end
+    of the body."""
 
     async def step(request: web.Request) -> web.StreamResponse:
         assert request.query["watch"] == "true"
@@ -50,7 +67,11 @@ def watch(*events: tuple[str, dict[str, Any]] | bytes, cut: int | None = None, a
         response.enable_chunked_encoding()
         await response.prepare(request)
         for event in events:
-            line = event if isinstance(event, bytes) else json.dumps({"type": event[0], "object": event[1]}).encode() + b"\n"
+            line = (
+                event
+                if isinstance(event, bytes)
+                else json.dumps({"type": event[0], "object": event[1]}).encode() + b"\n"
+            )
             for start in range(0, len(line), cut or len(line)):
                 await response.write(line[start : start + (cut or len(line))])
         if abort:
@@ -62,7 +83,8 @@ def watch(*events: tuple[str, dict[str, Any]] | bytes, cut: int | None = None, a
 
 
 class Api:
-    """Runs its steps in turn, one per request; a request after the last one hangs, and the run is over."""
+    """Runs its steps in turn, one per request; a request after the last one hangs, and the run is
+    over."""
 
     def __init__(self, *steps: Step) -> None:
         self.steps = list(steps)
@@ -78,12 +100,16 @@ class Api:
             await asyncio.Event().wait()
         return await self.steps.pop(0)(request)
 
-    async def run(self, aiohttp_server: AiohttpServer, port: int | str = 8000, token_file: Path | None = None) -> "Api":
+    async def run(
+        self, aiohttp_server: AiohttpServer, port: int | str = 8000, token_file: Path | None = None
+    ) -> "Api":
         app = web.Application()
         app.router.add_get("/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices", self.handle)
         server = await aiohttp_server(app)
         access = ApiAccess(f"http://127.0.0.1:{server.port}", token_file)
-        watcher = KubernetesService(Service("prod", "vllm", port), access, sleep=self.sleep, uniform=lambda low, high: high)
+        watcher = KubernetesService(
+            Service("prod", "vllm", port), access, sleep=self.sleep, uniform=lambda low, high: high
+        )
         task = asyncio.create_task(watcher.watch(self.on_change))
         over = asyncio.create_task(self.over.wait())
         await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED, timeout=20)
@@ -96,7 +122,9 @@ class Api:
         self.pauses.append(seconds)
 
     def on_change(self, specs: list[BackendSpec]) -> None:
-        self.told.append([spec.url.removeprefix("http://10.0.0.").removesuffix(":8000") for spec in specs])
+        self.told.append(
+            [spec.url.removeprefix("http://10.0.0.").removesuffix(":8000") for spec in specs]
+        )
 
 
 async def test_list_then_watch(aiohttp_server: AiohttpServer) -> None:
@@ -111,7 +139,9 @@ async def test_list_then_watch(aiohttp_server: AiohttpServer) -> None:
     ).run(aiohttp_server)
     assert api.told == [["1"], ["1", "2"], ["1", "2", "3"], ["1", "3"]]
     assert api.requests[1].query["resourceVersion"] == "7"
-    assert {request.query["labelSelector"] for request in api.requests} == {"kubernetes.io/service-name=vllm"}
+    assert {request.query["labelSelector"] for request in api.requests} == {
+        "kubernetes.io/service-name=vllm"
+    }
 
 
 async def test_a_dropped_event_is_made_good_by_the_next_list(aiohttp_server: AiohttpServer) -> None:
@@ -128,7 +158,12 @@ async def test_a_dropped_event_is_made_good_by_the_next_list(aiohttp_server: Aio
     [
         pytest.param(watch(), id="closed"),
         pytest.param(watch(abort=True), id="aborted"),
-        pytest.param(watch(("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})), id="410-event"),
+        pytest.param(
+            watch(
+                ("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})
+            ),
+            id="410-event",
+        ),
         pytest.param(watch(b"\x00garbage\n"), id="garbage"),
         pytest.param(watch(b'{"type":"MODIFIED","object":{"metadata":{}}}\n'), id="half-an-object"),
         pytest.param(watch(b'{"type":"MODIFIED","obj'), id="cut-in-mid-line"),
@@ -137,7 +172,9 @@ async def test_a_dropped_event_is_made_good_by_the_next_list(aiohttp_server: Aio
         pytest.param(answer(500, "etcd"), id="500"),
     ],
 )
-async def test_any_end_of_a_watch_keeps_the_list_and_lists_again(aiohttp_server: AiohttpServer, end: Step) -> None:
+async def test_any_end_of_a_watch_keeps_the_list_and_lists_again(
+    aiohttp_server: AiohttpServer, end: Step
+) -> None:
     api = await Api(
         listing(slice_of("10.0.0.1", version=5), version=5),
         end,
@@ -145,7 +182,13 @@ async def test_any_end_of_a_watch_keeps_the_list_and_lists_again(aiohttp_server:
         watch(),
     ).run(aiohttp_server)
     assert api.told == [["1"], ["1", "2"]]
-    assert ["watch" in request.query for request in api.requests] == [False, True, False, True, False]
+    assert ["watch" in request.query for request in api.requests] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +216,9 @@ async def test_a_failing_list_empties_nothing(aiohttp_server: AiohttpServer, fai
     assert api.pauses[1] < api.pauses[2]
 
 
-async def test_a_service_without_ready_endpoints_is_an_empty_list(aiohttp_server: AiohttpServer) -> None:
+async def test_a_service_without_ready_endpoints_is_an_empty_list(
+    aiohttp_server: AiohttpServer,
+) -> None:
     api = await Api(
         listing(slice_of("10.0.0.1", version=5), version=5),
         watch(("MODIFIED", slice_of(version=6))),
@@ -199,19 +244,28 @@ async def test_replayed_versions_are_the_past(aiohttp_server: AiohttpServer) -> 
 
 @pytest.mark.parametrize("cut", [1, 7])
 async def test_events_cut_anywhere(aiohttp_server: AiohttpServer, cut: int) -> None:
-    events = (("MODIFIED", slice_of("10.0.0.2", version=6)), ("MODIFIED", slice_of("10.0.0.3", version=7)))
-    api = await Api(listing(slice_of("10.0.0.1", version=5), version=5), watch(*events, cut=cut)).run(aiohttp_server)
+    events = (
+        ("MODIFIED", slice_of("10.0.0.2", version=6)),
+        ("MODIFIED", slice_of("10.0.0.3", version=7)),
+    )
+    api = await Api(
+        listing(slice_of("10.0.0.1", version=5), version=5), watch(*events, cut=cut)
+    ).run(aiohttp_server)
     assert api.told == [["1"], ["2"], ["3"]]
 
 
 async def test_a_slice_longer_than_64_kb(aiohttp_server: AiohttpServer) -> None:
     large = slice_of("10.0.0.2", version=6)
     large["metadata"]["managedFields"] = "x" * 200_000
-    api = await Api(listing(slice_of("10.0.0.1", version=5), version=5), watch(("MODIFIED", large))).run(aiohttp_server)
+    api = await Api(
+        listing(slice_of("10.0.0.1", version=5), version=5), watch(("MODIFIED", large))
+    ).run(aiohttp_server)
     assert api.told == [["1"], ["2"]]
 
 
-async def test_back_off_doubles_up_to_its_cap_and_starts_again_with_the_first_event(aiohttp_server: AiohttpServer) -> None:
+async def test_back_off_doubles_up_to_its_cap_and_starts_again_with_the_first_event(
+    aiohttp_server: AiohttpServer,
+) -> None:
     api = await Api(
         *[answer(500)] * 9,
         listing(version=1),
@@ -223,7 +277,9 @@ async def test_back_off_doubles_up_to_its_cap_and_starts_again_with_the_first_ev
 
 
 async def test_a_port_by_name(aiohttp_server: AiohttpServer) -> None:
-    api = await Api(listing(slice_of("10.0.0.1", version=5), version=5)).run(aiohttp_server, port="http")
+    api = await Api(listing(slice_of("10.0.0.1", version=5), version=5)).run(
+        aiohttp_server, port="http"
+    )
     assert api.told == [["1"]]
 
 
@@ -236,7 +292,11 @@ async def test_a_rotated_token_is_read_again(aiohttp_server: AiohttpServer, tmp_
         return web.Response(status=401)
 
     api = await Api(rotate, listing(version=5)).run(aiohttp_server, token_file=token)
-    assert [request.headers["authorization"] for request in api.requests] == ["Bearer first", "Bearer second", "Bearer second"]
+    assert [request.headers["authorization"] for request in api.requests] == [
+        "Bearer first",
+        "Bearer second",
+        "Bearer second",
+    ]
 
 
 async def test_a_missing_token_file_is_a_failure_like_others(tmp_path: Path) -> None:
@@ -247,7 +307,11 @@ async def test_a_missing_token_file_is_a_failure_like_others(tmp_path: Path) -> 
         if len(tried) == 3:
             raise asyncio.CancelledError
 
-    watcher = KubernetesService(Service("prod", "vllm", 8000), ApiAccess("http://127.0.0.1:1", tmp_path / "none"), sleep=sleep)
+    watcher = KubernetesService(
+        Service("prod", "vllm", 8000),
+        ApiAccess("http://127.0.0.1:1", tmp_path / "none"),
+        sleep=sleep,
+    )
     with pytest.raises(asyncio.CancelledError):
         await watcher.watch(lambda specs: pytest.fail("nothing was listed"))
 
@@ -262,7 +326,12 @@ async def test_age_grows_while_the_api_is_gone(aiohttp_server: AiohttpServer) ->
         if len(ages) == 3:
             raise asyncio.CancelledError
 
-    watcher = KubernetesService(Service("prod", "vllm", 8000), ApiAccess("http://127.0.0.1:1"), clock=lambda: now[0], sleep=sleep)
+    watcher = KubernetesService(
+        Service("prod", "vllm", 8000),
+        ApiAccess("http://127.0.0.1:1"),
+        clock=lambda: now[0],
+        sleep=sleep,
+    )
     with pytest.raises(asyncio.CancelledError):
         await watcher.watch(lambda specs: None)
     assert ages == [100.0, 200.0, 300.0]

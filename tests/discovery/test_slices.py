@@ -12,10 +12,16 @@ def endpoint(address: str, uid: str = "") -> dict[str, Any]:
     return {"addresses": [address], "targetRef": {"kind": "Pod", "uid": uid} if uid else None}
 
 
-def slice_of(*endpoints: dict[str, Any], name: str = "vllm-x1", version: int = 5, family: str = "IPv4") -> dict[str, Any]:
+def slice_of(
+    *endpoints: dict[str, Any], name: str = "vllm-x1", version: int = 5, family: str = "IPv4"
+) -> dict[str, Any]:
     ports = [{"name": "http", "port": 8000, "protocol": "TCP"}, {"name": "metrics", "port": 9090}]
     return {
-        "metadata": {"name": name, "resourceVersion": str(version), "labels": {"kubernetes.io/service-name": "vllm"}},
+        "metadata": {
+            "name": name,
+            "resourceVersion": str(version),
+            "labels": {"kubernetes.io/service-name": "vllm"},
+        },
         "addressType": family,
         "endpoints": list(endpoints),
         "ports": ports,
@@ -38,25 +44,38 @@ def urls(*slices: dict[str, Any], port: int | str = 8000) -> list[str]:
         ({"ready": True, "serving": True, "terminating": False}, True),
     ],
 )
-def test_only_ready_endpoints_that_do_not_terminate(conditions: dict[str, bool | None], serves: bool) -> None:
+def test_only_ready_endpoints_that_do_not_terminate(
+    conditions: dict[str, bool | None], serves: bool
+) -> None:
     assert bool(urls(slice_of(endpoint("10.0.0.1") | {"conditions": conditions}))) is serves
 
 
 def test_several_slices_are_one_list() -> None:
     one = slice_of(endpoint("10.0.0.2"), endpoint("10.0.0.1"), name="b")
     other = slice_of(endpoint("10.0.0.1"), endpoint("10.0.0.3"), name="a")
-    assert urls(one, other) == ["http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.3:8000"]
+    assert urls(one, other) == [
+        "http://10.0.0.1:8000",
+        "http://10.0.0.2:8000",
+        "http://10.0.0.3:8000",
+    ]
 
 
 def test_a_pod_of_both_families_is_one_backend_whatever_the_order() -> None:
     four = slice_of(endpoint("10.0.0.1", uid="pod-1"), name="z")
-    six = slice_of(endpoint("fd00::1", uid="pod-1"), endpoint("fd00::2", uid="pod-2"), name="a", family="IPv6")
+    six = slice_of(
+        endpoint("fd00::1", uid="pod-1"), endpoint("fd00::2", uid="pod-2"), name="a", family="IPv6"
+    )
     assert urls(four, six) == urls(six, four) == ["http://10.0.0.1:8000", "http://[fd00::2]:8000"]
 
 
 @pytest.mark.parametrize(
     ("port", "found"),
-    [(8000, ["http://10.0.0.1:8000"]), (1234, ["http://10.0.0.1:1234"]), ("metrics", ["http://10.0.0.1:9090"]), ("other", [])],
+    [
+        (8000, ["http://10.0.0.1:8000"]),
+        (1234, ["http://10.0.0.1:1234"]),
+        ("metrics", ["http://10.0.0.1:9090"]),
+        ("other", []),
+    ],
 )
 def test_a_port_by_number_or_by_name(port: int | str, found: list[str]) -> None:
     assert urls(slice_of(endpoint("10.0.0.1")), port=port) == found
@@ -69,7 +88,11 @@ def test_null_members_are_no_members() -> None:
 
 
 def held(version: int = 10) -> Held:
-    listed = {"kind": "EndpointSliceList", "metadata": {"resourceVersion": str(version)}, "items": [slice_of(endpoint("10.0.0.1"))]}
+    listed = {
+        "kind": "EndpointSliceList",
+        "metadata": {"resourceVersion": str(version)},
+        "items": [slice_of(endpoint("10.0.0.1"))],
+    }
     return Held.of(msgspec.convert(listed, SliceList))
 
 
@@ -80,7 +103,11 @@ def event(kind: str, content: Any) -> Event:
 @pytest.mark.parametrize(
     ("kind", "content", "found"),
     [
-        ("ADDED", slice_of(endpoint("10.0.0.2"), name="n", version=11), ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]),
+        (
+            "ADDED",
+            slice_of(endpoint("10.0.0.2"), name="n", version=11),
+            ["http://10.0.0.1:8000", "http://10.0.0.2:8000"],
+        ),
         ("MODIFIED", slice_of(endpoint("10.0.0.3"), version=11), ["http://10.0.0.3:8000"]),
         ("DELETED", slice_of(endpoint("10.0.0.1"), version=11), []),
         ("BOOKMARK", {"metadata": {"resourceVersion": "12"}}, ["http://10.0.0.1:8000"]),
@@ -104,19 +131,29 @@ def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
 
 def test_an_error_event_says_that_the_version_expired() -> None:
     with pytest.raises(Expired, match="410 too old"):
-        held().apply(event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"}))
+        held().apply(
+            event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})
+        )
 
 
 @pytest.mark.parametrize(
     ("kind", "content"),
-    [("MODIFIED", {}), ("MODIFIED", []), ("ADDED", {"metadata": {}}), ("BOOKMARK", {}), ("SURPRISE", slice_of(version=99))],
+    [
+        ("MODIFIED", {}),
+        ("MODIFIED", []),
+        ("ADDED", {"metadata": {}}),
+        ("BOOKMARK", {}),
+        ("SURPRISE", slice_of(version=99)),
+    ],
 )
 def test_what_is_no_event_is_refused(kind: str, content: Any) -> None:
     with pytest.raises(msgspec.DecodeError):
         held().apply(event(kind, content))
 
 
-@pytest.mark.parametrize("body", [b"{}", b"[]", b"null", b'{"kind":"Status","metadata":{},"code":500}', b"<html>", b""])
+@pytest.mark.parametrize(
+    "body", [b"{}", b"[]", b"null", b'{"kind":"Status","metadata":{},"code":500}', b"<html>", b""]
+)
 def test_what_is_no_list_is_refused_and_not_taken_for_an_empty_one(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode(body, type=SliceList)

@@ -1,1 +1,2 @@
-"""Stand-ins for the outside world: a scripted backend, a network that breaks, the proxy as a process, a client that checks every event."""
+"""Stand-ins for the outside world: a scripted backend, a network that breaks, the proxy as a
+process, a client that checks every event."""

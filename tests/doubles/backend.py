@@ -1,6 +1,7 @@
 """A backend that plays what a test wrote down, byte for byte, and keeps what it was sent.
 
-Raw sockets: framing, resets and silences are the script's. Probe routes answer as a healthy vLLM does unless overridden.
+Raw sockets: framing, resets and silences are the script's. Probe routes answer as a healthy vLLM
+does unless overridden.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from typing import Any
 from tests.doubles.frames import Canned
 from tests.doubles.loop_thread import LoopThread
 
-REASONS = {200: "OK", 204: "No Content", 400: "Bad Request", 404: "Not Found", 429: "Too Many Requests", 500: "Internal Server Error"}
+REASONS = {
+    200: "OK",
+    204: "No Content",
+    400: "Bad Request",
+    404: "Not Found",
+    429: "Too Many Requests",
+    500: "Internal Server Error",
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,8 @@ Step = bytes | Pause | Reset | Close | Hold
 
 @dataclass
 class Reply:
-    """`framing`: chunked (each bytes step is one HTTP chunk), length (`content_length` overrides the true one) or close."""
+    """`framing`: chunked (each bytes step is one HTTP chunk), length (`content_length` overrides
+    the true one) or close."""
 
     steps: Sequence[Step] = ()
     status: int = 200
@@ -94,21 +103,36 @@ def stream(*steps: Step, **kwargs: Any) -> Reply:
 
 def whole(value: Any, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Reply:
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return Reply((body,), status, [("content-type", "application/json"), *headers], framing="length")
+    return Reply(
+        (body,), status, [("content-type", "application/json"), *headers], framing="length"
+    )
 
 
-def refusal(status: int, message: str = "no", headers: Sequence[tuple[str, str]] = (), kind: str = "InternalServerError") -> Reply:
-    return whole({"error": {"message": message, "type": kind, "param": None, "code": status}}, status, headers)
+def refusal(
+    status: int,
+    message: str = "no",
+    headers: Sequence[tuple[str, str]] = (),
+    kind: str = "InternalServerError",
+) -> Reply:
+    return whole(
+        {"error": {"message": message, "type": kind, "param": None, "code": status}},
+        status,
+        headers,
+    )
 
 
 OVERLAP_S = 0.02
-"""Requests that are under way together for so long count as parallel: one that has ended is counted out a moment after its last byte."""
+"""Requests that are under way together for so long count as parallel: one that has ended is counted
+out a moment after its last byte."""
 
 
 class ScriptedBackend:
-    """`play(a, b, …)`: the first chat request gets a, the next b, …; the last one stays. Safe to call from any thread."""
+    """`play(a, b, …)`: the first chat request gets a, the next b, …; the last one stays. Safe to
+    call from any thread."""
 
-    def __init__(self, threads: LoopThread, *, model: str = "m", max_model_len: int = 32768) -> None:
+    def __init__(
+        self, threads: LoopThread, *, model: str = "m", max_model_len: int = 32768
+    ) -> None:
         self._threads = threads
         self.model = model
         self.max_model_len = max_model_len
@@ -163,13 +187,19 @@ class ScriptedBackend:
         return self.requests[-1]
 
     def wait_for_requests(self, count: int, timeout_s: float = 5.0) -> None:
-        wait_until(lambda: len(self.requests) >= count, timeout_s, f"{count} requests at the backend, saw {len(self.requests)}")
+        wait_until(
+            lambda: len(self.requests) >= count,
+            timeout_s,
+            f"{count} requests at the backend, saw {len(self.requests)}",
+        )
 
     # In the loop's thread
 
     async def _listen(self) -> asyncio.Server:
         loop = asyncio.get_running_loop()
-        return await loop.create_server(lambda: _Connection(self), "127.0.0.1", self.port, backlog=1024)
+        return await loop.create_server(
+            lambda: _Connection(self), "127.0.0.1", self.port, backlog=1024
+        )
 
     async def _end(self) -> None:
         if self._server is not None:
@@ -196,14 +226,22 @@ class ScriptedBackend:
     def _probe(self, path: str) -> Reply:
         match path:
             case "/v1/models":
-                entry = {"id": self.model, "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": self.max_model_len}
+                entry = {
+                    "id": self.model,
+                    "object": "model",
+                    "created": 1,
+                    "owned_by": "vllm",
+                    "max_model_len": self.max_model_len,
+                }
                 return whole({"object": "list", "data": [entry]})
             case "/version":
                 return whole({"version": "0.33.0"})
             case "/health":
                 return whole(b"")
             case "/tokenize":
-                return whole({"count": self.token_count, "max_model_len": self.max_model_len, "tokens": []})
+                return whole(
+                    {"count": self.token_count, "max_model_len": self.max_model_len, "tokens": []}
+                )
             case _:
                 return whole({"detail": "Not Found"}, 404)
 
@@ -284,7 +322,9 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
             return
         if backend.keep_alive_s is not None:
-            self._idle = asyncio.get_running_loop().call_later(backend.keep_alive_s, self._transport.close)
+            self._idle = asyncio.get_running_loop().call_later(
+                backend.keep_alive_s, self._transport.close
+            )
         self._task = None
         self._next()
 
@@ -325,12 +365,17 @@ class _Connection(asyncio.Protocol):
 
 
 def _head(reply: Reply) -> bytes:
-    lines = [f"HTTP/1.1 {reply.status} {REASONS.get(reply.status, 'Status')}", *(f"{name}: {value}" for name, value in reply.headers)]
+    lines = [
+        f"HTTP/1.1 {reply.status} {REASONS.get(reply.status, 'Status')}",
+        *(f"{name}: {value}" for name, value in reply.headers),
+    ]
     if reply.framing == "chunked":
         lines.append("transfer-encoding: chunked")
     elif reply.framing == "length" and reply.status != 204:
         actual = sum(len(step) for step in reply.steps if isinstance(step, bytes))
-        lines.append(f"content-length: {actual if reply.content_length is None else reply.content_length}")
+        lines.append(
+            f"content-length: {actual if reply.content_length is None else reply.content_length}"
+        )
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
@@ -344,7 +389,9 @@ def _parse(buffer: bytes, connection: int) -> tuple[Seen, bytes] | None:
         return None
     first, *lines = head.decode("latin-1").split("\r\n")
     method, target, _ = first.split(" ")
-    headers = [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    headers = [
+        (name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)
+    ]
     seen = Seen(method, target, headers, b"", connection, time.monotonic())
     if (seen.header("transfer-encoding") or "").lower() == "chunked":
         unchunked = _unchunk(rest)

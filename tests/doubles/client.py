@@ -1,4 +1,5 @@
-"""A plain HTTP client on one socket per request: nothing is retried, reused or decoded, and a caller may leave at any moment."""
+"""A plain HTTP client on one socket per request: nothing is retried, reused or decoded, and a
+caller may leave at any moment."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Open:
         self.headers: Message = response.headers
 
     def read_some(self) -> bytes:
-        """What has come; b"" at the end. Raises `http.client.IncompleteRead` when the body breaks off."""
+        """What has come; b"" at the end. Raises `http.client.IncompleteRead` when the body breaks
+        off."""
         return self._response.read1(65536)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -73,7 +75,9 @@ class Client:
         self._address = address
         self._timeout_s = timeout_s
 
-    def request(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
+    def request(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
         with self.open(method, path, body, headers) as answer:
             return Answer(answer.status, answer.headers, answer.read())
 
@@ -84,16 +88,24 @@ class Client:
         return self.request("POST", path, body, headers)
 
     @contextmanager
-    def open(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Iterator[Open]:
+    def open(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[Open]:
         """`body`: bytes as they are, anything else as JSON."""
         connection = http.client.HTTPConnection(self._address, timeout=self._timeout_s)
         sent = {name.lower(): value for name, value in (headers or {}).items()}
         if body is not None:
             sent.setdefault("content-type", "application/json")
-        data = body if isinstance(body, bytes) or body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        data = (
+            body
+            if isinstance(body, bytes) or body is None
+            else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        )
         try:
             connection.connect()
-            peer = connection.sock  # getresponse() forgets the socket where the answer ends the connection
+            peer = (
+                connection.sock
+            )  # getresponse() forgets the socket where the answer ends the connection
             connection.request(method, path, data, sent)
             answer = Open(connection, peer)
             try:
@@ -121,4 +133,7 @@ class Client:
 def post(path: str, body: Any) -> bytes:
     """A whole request as bytes, for tests that hold the socket themselves."""
     data = json.dumps(body).encode()
-    return f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
+    return (
+        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: "
+        f"application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    ).encode() + data

@@ -6,7 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-DELTAS = {"text": {"text_delta"}, "thinking": {"thinking_delta", "signature_delta"}, "tool_use": {"input_json_delta"}}
+DELTAS = {
+    "text": {"text_delta"},
+    "thinking": {"thinking_delta", "signature_delta"},
+    "tool_use": {"input_json_delta"},
+}
 EMPTY_BLOCKS: dict[str, dict[str, Any]] = {
     "text": {"type": "text", "text": ""},
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
@@ -20,7 +24,8 @@ class Event:
 
 
 def read_events(raw: bytes) -> list[Event]:
-    """Every event is `event: NAME`, one `data:` line of JSON whose type is NAME, and a blank line. Anything else is a failure."""
+    """Every event is `event: NAME`, one `data:` line of JSON whose type is NAME, and a blank line.
+    Anything else is a failure."""
     assert raw == b"" or raw.endswith(b"\n\n"), f"the stream ends within an event: {raw[-200:]!r}"
     events = []
     for block in raw.decode("utf-8").removesuffix("\n\n").split("\n\n") if raw else []:
@@ -38,7 +43,9 @@ def assert_stream_invariant(events: list[Event]) -> dict[str, Any]:
     """Checks a complete stream and returns the message it folds to."""
     story = [event for event in events if event.name != "ping"]
     assert story, "no events"
-    assert not [event for event in story if event.name == "error"], f"an error event: {story[-1].data}"
+    assert not [event for event in story if event.name == "error"], (
+        f"an error event: {story[-1].data}"
+    )
     assert story[-1].name == "message_stop", f"the last event is {story[-1].name}"
     assert events[-1].name == "message_stop", "a ping after message_stop"
     assert [event.name for event in story].count("message_stop") == 1
@@ -56,7 +63,8 @@ def assert_stream_invariant(events: list[Event]) -> dict[str, Any]:
 
 
 def assert_ends_with_error(events: list[Event], kind: str | None = None) -> dict[str, Any]:
-    """Checks a stream that failed: a valid beginning, one error event, nothing after. Returns what had been told."""
+    """Checks a stream that failed: a valid beginning, one error event, nothing after. Returns what
+    had been told."""
     assert events, "no events"
     assert events[-1].name == "error", f"the last event is {events[-1].name}"
     error = events[-1].data["error"]
@@ -92,15 +100,23 @@ def _fold(story: list[Event]) -> tuple[dict[str, Any], int | None]:
         data = event.data
         match event.name:
             case "content_block_start":
-                assert open_block is None, f"block {data['index']} starts while {open_block} is open"
-                assert data["index"] == len(blocks), f"index {data['index']} after {len(blocks)} blocks"
+                assert open_block is None, (
+                    f"block {data['index']} starts while {open_block} is open"
+                )
+                assert data["index"] == len(blocks), (
+                    f"index {data['index']} after {len(blocks)} blocks"
+                )
                 open_block, arguments = data["index"], ""
                 blocks.append(_begun(data["content_block"]))
             case "content_block_delta":
-                assert data["index"] == open_block, f"a delta for {data['index']} while {open_block} is open"
+                assert data["index"] == open_block, (
+                    f"a delta for {data['index']} while {open_block} is open"
+                )
                 arguments += _apply(blocks[-1], data["delta"])
             case "content_block_stop":
-                assert data["index"] == open_block, f"stop of {data['index']} while {open_block} is open"
+                assert data["index"] == open_block, (
+                    f"stop of {data['index']} while {open_block} is open"
+                )
                 _end(blocks[-1], arguments)
                 open_block = None
             case name:
@@ -118,7 +134,9 @@ def _begun(block: dict[str, Any]) -> dict[str, Any]:
         assert block["name"], block
         assert set(block) == {"type", "id", "name", "input"}, block
     else:
-        assert {key: value for key, value in block.items() if key != "citations"} == EMPTY_BLOCKS[kind], block
+        assert {key: value for key, value in block.items() if key != "citations"} == EMPTY_BLOCKS[
+            kind
+        ], block
     return dict(block)
 
 

@@ -1,6 +1,8 @@
-"""A network that breaks on purpose: a TCP connection in front of a backend with one fault at a time.
+"""A network that breaks on purpose: a TCP connection in front of a backend with one fault at a
+time.
 
-Switch `fault` at any moment; it holds for connections that are made afterwards (`refuse` and `restore` act on the port itself).
+Switch `fault` at any moment; it holds for connections that are made afterwards (`refuse` and
+`restore` act on the port itself).
 """
 
 from __future__ import annotations
@@ -12,14 +14,18 @@ from dataclasses import dataclass
 
 from tests.doubles.loop_thread import LoopThread
 
-BUSY = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: 4\r\nconnection: close\r\n\r\nbusy"
+BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: "
+    b"4\r\nconnection: close\r\n\r\nbusy"
+)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 GARBAGE = b"\x00\xffthis is not HTTP\r\n\r\n" * 4
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`name`: none, hang, reset_after, cut_after, one_byte, latency, busy, head_then_silence, garbage. `amount`: bytes or seconds."""
+    """`name`: none, hang, reset_after, cut_after, one_byte, latency, busy, head_then_silence,
+    garbage. `amount`: bytes or seconds."""
 
     name: str = "none"
     amount: float = 0
@@ -70,7 +76,9 @@ class FaultProxy:
                     await reader.read(-1)
                 case "busy" | "garbage" | "head_then_silence":
                     await reader.read(65536)
-                    writer.write({"busy": BUSY, "garbage": GARBAGE, "head_then_silence": HEAD}[fault.name])
+                    writer.write(
+                        {"busy": BUSY, "garbage": GARBAGE, "head_then_silence": HEAD}[fault.name]
+                    )
                     if fault.name == "head_then_silence":
                         await reader.read(-1)
                 case _:
@@ -81,7 +89,9 @@ class FaultProxy:
             self._writers.discard(writer)
             writer.close()
 
-    async def _make_protocol(self, fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _make_protocol(
+        self, fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         back_reader, back_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         self._writers.add(back_writer)
         up = asyncio.create_task(_poller(reader, back_writer))
@@ -103,7 +113,9 @@ async def _poller(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         writer.close()
 
 
-async def _pump_faulty(fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pump_faulty(
+    fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     room = int(fault.amount)
     while data := await reader.read(65536):
         if fault.name == "latency":
@@ -131,5 +143,7 @@ async def _pump_faulty(fault: Fault, reader: asyncio.StreamReader, writer: async
 def _reset(writer: asyncio.StreamWriter) -> None:
     if writer.is_closing():
         return
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+    )
     writer.transport.abort()

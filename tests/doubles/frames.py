@@ -1,6 +1,7 @@
 """Backend frames in short notation, and one canned answer told both ways (streamed and whole).
 
-`D` is a chunk with a delta, `TC` a chunk with one tool call piece, `U` a usage chunk, `DONE` the end. `ABSENT` leaves a member out.
+`D` is a chunk with a delta, `TC` a chunk with one tool call piece, `U` a usage chunk, `DONE` the
+end. `ABSENT` leaves a member out.
 """
 
 from __future__ import annotations
@@ -15,10 +16,22 @@ ROLE_DELTA = {"role": "assistant", "content": ""}
 
 
 def frame(value: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n\n"
+    return (
+        b"data: "
+        + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
+            "utf-8", "surrogatepass"
+        )
+        + b"\n\n"
+    )
 
 
-def chunk(delta: dict[str, Any], finish: str | None = None, *, usage: dict[str, Any] | None = None, **choice: Any) -> bytes:
+def chunk(
+    delta: dict[str, Any],
+    finish: str | None = None,
+    *,
+    usage: dict[str, Any] | None = None,
+    **choice: Any,
+) -> bytes:
     value = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     value["choices"] = [{"index": 0, "delta": delta, "finish_reason": finish, **choice}]
     if usage is not None:
@@ -30,10 +43,21 @@ def D(delta: dict[str, Any], finish: str | None = None, **choice: Any) -> bytes:
     return chunk(delta, finish, **choice)
 
 
-def call(index: Any, id_: Any = ABSENT, name: Any = ABSENT, arguments: Any = ABSENT) -> dict[str, Any]:
+def call(
+    index: Any, id_: Any = ABSENT, name: Any = ABSENT, arguments: Any = ABSENT
+) -> dict[str, Any]:
     """One element of `delta.tool_calls`."""
-    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not ABSENT}
-    element = {"index": index, "id": id_, "type": "function" if id_ not in (ABSENT, None) else ABSENT, "function": function}
+    function = {
+        key: value
+        for key, value in (("name", name), ("arguments", arguments))
+        if value is not ABSENT
+    }
+    element = {
+        "index": index,
+        "id": id_,
+        "type": "function" if id_ not in (ABSENT, None) else ABSENT,
+        "function": function,
+    }
     return {key: value for key, value in element.items() if value is not ABSENT}
 
 
@@ -42,7 +66,11 @@ def TC(index: Any, id_: Any = ABSENT, name: Any = ABSENT, arguments: Any = ABSEN
 
 
 def usage(prompt: int, completion: int, cached: Any = ABSENT) -> dict[str, Any]:
-    value: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    value: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
     if cached is not ABSENT:
         value["prompt_tokens_details"] = {"cached_tokens": cached}
     return value
@@ -62,7 +90,9 @@ def U(prompt: int, completion: int, cached: Any = ABSENT) -> bytes:
 
 
 def error_frame(message: str = "boom", code: int = 500) -> bytes:
-    return frame({"error": {"message": message, "type": "InternalServerError", "param": None, "code": code}})
+    return frame(
+        {"error": {"message": message, "type": "InternalServerError", "param": None, "code": code}}
+    )
 
 
 @dataclass
@@ -100,9 +130,15 @@ class Canned:
             message[self.reasoning_field] = self.reasoning
         if self.calls:
             message["tool_calls"] = [
-                {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}} for id_, name, arguments in self.calls
+                {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+                for id_, name, arguments in self.calls
             ]
-        choice = {"index": 0, "message": message, "finish_reason": self.finish_reason, "stop_reason": self.stop_reason}
+        choice = {
+            "index": 0,
+            "message": message,
+            "finish_reason": self.finish_reason,
+            "stop_reason": self.stop_reason,
+        }
         return {
             "id": "c1",
             "object": "chat.completion",

@@ -1,4 +1,5 @@
-"""An event loop in a thread of its own, so that doubles outlive single tests and answer while a test blocks."""
+"""An event loop in a thread of its own, so that doubles outlive single tests and answer while a
+test blocks."""
 
 from __future__ import annotations
 

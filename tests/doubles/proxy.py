@@ -1,4 +1,5 @@
-"""The proxy as a user runs it: a process with a config file, two ports and a log; and a client for its routes."""
+"""The proxy as a user runs it: a process with a config file, two ports and a log; and a client for
+its routes."""
 
 from __future__ import annotations
 
@@ -36,15 +37,27 @@ def free_port() -> int:
 
 
 def config_for(*backends: str, **top: Any) -> dict[str, Any]:
-    """A config with one pool `p` and one model `m`; `pool` and `model` entries are merged in, the rest is top level."""
+    """A config with one pool `p` and one model `m`; `pool` and `model` entries are merged in, the
+    rest is top level."""
     pool = {"backends": list(backends), "engine": "vllm", **top.pop("pool", {})}
     model = {"id": "m", "pool": "p", "aliases": ["claude-haiku-*"], **top.pop("model", {})}
-    return {"dialect": "anthropic", "drain_grace_s": 5, "pools": {"p": pool}, "models": [model], **top}
+    return {
+        "dialect": "anthropic",
+        "drain_grace_s": 5,
+        "pools": {"p": pool},
+        "models": [model],
+        **top,
+    }
 
 
 def REQ(**overrides: Any) -> dict[str, Any]:
     """The small request of the cases, with members replaced, added, or (None) removed."""
-    body = {"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}], **overrides}
+    body = {
+        "model": "m",
+        "max_tokens": 64,
+        "messages": [{"role": "user", "content": "hi"}],
+        **overrides,
+    }
     return {key: value for key, value in body.items() if value is not None}
 
 
@@ -69,7 +82,8 @@ class Streamed:
 
 
 class Ferrule:
-    """`with Ferrule(config, folder) as proxy:` starts it, waits until it is ready, and at the end terminates it and wants status 0."""
+    """`with Ferrule(config, folder) as proxy:` starts it, waits until it is ready, and at the end
+    terminates it and wants status 0."""
 
     def __init__(
         self,
@@ -81,7 +95,8 @@ class Ferrule:
         waits: bool = True,
         before: Sequence[str] = (),
     ) -> None:
-        """`before`: a command that starts the proxy's own, such as one that gives it a namespace."""
+        """`before`: a command that starts the proxy's own, such as one that gives it a
+        namespace."""
         self.folder = folder
         self.listen, self.admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self.config_path = folder / "ferrule.yaml"
@@ -121,7 +136,9 @@ class Ferrule:
 
     def wait_for_readyz(self, status: int, timeout_s: float = READY_TIMEOUT_S) -> None:
         def seen() -> bool:
-            assert self.process.poll() is None, f"ferrule ended with {self.process.returncode}:\n{self.log()}"
+            assert self.process.poll() is None, (
+                f"ferrule ended with {self.process.returncode}:\n{self.log()}"
+            )
             return self.readyz() == status
 
         try:
@@ -149,7 +166,9 @@ class Ferrule:
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(5)
-            raise AssertionError(f"ferrule did not stop within {STOP_TIMEOUT_S} s:\n{self.log()[-3000:]}") from None
+            raise AssertionError(
+                f"ferrule did not stop within {STOP_TIMEOUT_S} s:\n{self.log()[-3000:]}"
+            ) from None
         assert status == expect, f"ferrule ended with {status}:\n{self.log()[-3000:]}"
 
     def log(self) -> str:
@@ -171,7 +190,9 @@ class Ferrule:
 
     # The client side
 
-    def ask(self, path: str = "/v1/messages", headers: Mapping[str, str] | None = None, **overrides: Any) -> Answer:
+    def ask(
+        self, path: str = "/v1/messages", headers: Mapping[str, str] | None = None, **overrides: Any
+    ) -> Answer:
         """One request that is not streamed."""
         return self.client.post(path, REQ(**overrides), headers)
 
@@ -182,7 +203,9 @@ class Ferrule:
         message: dict[str, Any] = answer.json()
         return message
 
-    def stream(self, path: str = "/v1/messages", headers: Mapping[str, str] | None = None, **overrides: Any) -> Streamed:
+    def stream(
+        self, path: str = "/v1/messages", headers: Mapping[str, str] | None = None, **overrides: Any
+    ) -> Streamed:
         """One streamed request, read to its end."""
         begin = time.monotonic()
         with self.open_stream(path, headers, **overrides) as answer:
@@ -193,8 +216,12 @@ class Ferrule:
             return Streamed(answer.status, answer.headers, b"".join(parts), times)
 
     @contextmanager
-    def open_stream(self, path: str = "/v1/messages", headers: Mapping[str, str] | None = None, **overrides: Any) -> Iterator[Open]:
-        with self.client.open("POST", path, REQ(**{"stream": True, **overrides}), headers) as answer:
+    def open_stream(
+        self, path: str = "/v1/messages", headers: Mapping[str, str] | None = None, **overrides: Any
+    ) -> Iterator[Open]:
+        with self.client.open(
+            "POST", path, REQ(**{"stream": True, **overrides}), headers
+        ) as answer:
             yield answer
 
     # The admin side
@@ -213,9 +240,15 @@ class Ferrule:
     def metric(self, name: str, **labels: str) -> float:
         """The sum of the samples called `ferrule_NAME` that carry these labels."""
         wanted = f"ferrule_{name}"
-        return sum(value for key, own, value in self.samples() if key == wanted and labels.items() <= own.items())
+        return sum(
+            value
+            for key, own, value in self.samples()
+            if key == wanted and labels.items() <= own.items()
+        )
 
-    def wait_for_metric(self, name: str, value: float, timeout_s: float = 5.0, **labels: str) -> None:
+    def wait_for_metric(
+        self, name: str, value: float, timeout_s: float = 5.0, **labels: str
+    ) -> None:
         def describe() -> str:
             return f"{name}{labels} = {value}, is {self.metric(name, **labels)}"
 

@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.doubles.backend import Close, Hold, Pause, Reset, ScriptedBackend, refusal, stream, wait_until, whole
+from tests.doubles.backend import (
+    Close,
+    Hold,
+    Pause,
+    Reset,
+    ScriptedBackend,
+    refusal,
+    stream,
+    wait_until,
+    whole,
+)
 from tests.doubles.client import Client
 from tests.doubles.events import Event, assert_ends_with_error, assert_stream_invariant, read_events
 from tests.doubles.fault_proxy import Fault, FaultProxy
@@ -95,7 +105,9 @@ def network(loop_thread: LoopThread, backend: ScriptedBackend) -> Iterator[Fault
     network.refuse()
 
 
-@pytest.mark.parametrize("fault", [Fault(), Fault("one_byte"), Fault("latency", 0.05)], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault", [Fault(), Fault("one_byte"), Fault("latency", 0.05)], ids=lambda fault: fault.name
+)
 def test_the_network_keeps_every_byte(network: FaultProxy, fault: Fault) -> None:
     network.fault = fault
     answer = Client(f"127.0.0.1:{network.port}", timeout_s=5).post(CHAT, {"stream": True})
@@ -132,12 +144,25 @@ def test_the_network_is_busy_then_dead_then_back(network: FaultProxy) -> None:
 
 # The invariant's checker must find what is wrong
 
-_MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
-_START = ("message_start", {"message": {**_MESSAGE, "usage": {"input_tokens": 0, "output_tokens": 0}}})
+_MESSAGE = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [],
+    "stop_reason": None,
+}
+_START = (
+    "message_start",
+    {"message": {**_MESSAGE, "usage": {"input_tokens": 0, "output_tokens": 0}}},
+)
 _TEXT = ("content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}})
 _HI = ("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": "Hi"}})
 _STOP = ("content_block_stop", {"index": 0})
-_DELTA = ("message_delta", {"delta": {"stop_reason": "end_turn"}, "usage": {"input_tokens": 1, "output_tokens": 1}})
+_DELTA = (
+    "message_delta",
+    {"delta": {"stop_reason": "end_turn"}, "usage": {"input_tokens": 1, "output_tokens": 1}},
+)
 _END = ("message_stop", {})
 _ERROR = ("error", {"error": {"type": "api_error", "message": "boom"}})
 _GOOD = [_START, _TEXT, _HI, _STOP, _DELTA, _END]
@@ -168,7 +193,14 @@ def test_a_good_stream_folds_to_its_message() -> None:
         [*_GOOD, ("ping", {})],
         [*_GOOD, _END],
         [_START, _TEXT, _HI, _STOP, _ERROR],
-        [_START, _TEXT, _HI, _STOP, ("message_delta", {"delta": {"stop_reason": None}, "usage": {}}), _END],
+        [
+            _START,
+            _TEXT,
+            _HI,
+            _STOP,
+            ("message_delta", {"delta": {"stop_reason": None}, "usage": {}}),
+            _END,
+        ],
     ],
 )
 def test_a_bad_stream_is_found_out(bad: list[tuple[str, dict[str, Any]]]) -> None:
@@ -177,12 +209,24 @@ def test_a_bad_stream_is_found_out(bad: list[tuple[str, dict[str, Any]]]) -> Non
 
 
 def test_a_stream_that_failed_is_told_from_one_that_did_not() -> None:
-    assert assert_ends_with_error(_events(_START, _TEXT, _HI, _ERROR), "api_error")["content"][0]["text"] == "Hi"
+    assert (
+        assert_ends_with_error(_events(_START, _TEXT, _HI, _ERROR), "api_error")["content"][0][
+            "text"
+        ]
+        == "Hi"
+    )
     with pytest.raises(AssertionError):
         assert_ends_with_error(_events(*_GOOD))
 
 
-@pytest.mark.parametrize("raw", [b'data: {"type":"ping"}\n\n', b'event: a\ndata: {"type":"b"}\n\n', b'event: a\ndata: {"type":"a"}\n'])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'data: {"type":"ping"}\n\n',
+        b'event: a\ndata: {"type":"b"}\n\n',
+        b'event: a\ndata: {"type":"a"}\n',
+    ],
+)
 def test_events_are_read_strictly(raw: bytes) -> None:
     with pytest.raises(AssertionError):
         read_events(raw)

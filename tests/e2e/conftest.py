@@ -1,4 +1,5 @@
-"""What the black-box tests share: say what the backend tells, get the message that the client was told."""
+"""What the black-box tests share: say what the backend tells, get the message that the client was
+told."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ Sent = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def told(proxy: Ferrule, backend: ScriptedBackend) -> Told:
-    """`told(frame, …)`: the backend streams these frames; returns the message, its stream checked against the invariant."""
+    """`told(frame, …)`: the backend streams these frames; returns the message, its stream checked
+    against the invariant."""
 
     def tell(*steps: Any, **overrides: Any) -> dict[str, Any]:
         backend.play(stream(*steps))
@@ -63,21 +65,29 @@ def wide_backend(shared_wide_backend: ScriptedBackend) -> ScriptedBackend:
 
 @pytest.fixture(scope="session")
 def dialect_config(shared_wide_backend: ScriptedBackend) -> Callable[[str], dict[str, Any]]:
-    """The config of a proxy in one dialect: models `m`, `seeing` (takes images) and `tiers` (verified effort tiers)."""
+    """The config of a proxy in one dialect: models `m`, `seeing` (takes images) and `tiers`
+    (verified effort tiers)."""
 
     def make(dialect: str) -> dict[str, Any]:
         config = config_for(shared_wide_backend.url, dialect=dialect)
         config["models"].append({"id": "seeing", "pool": "p", "upstream": "m", "images": True})
-        config["models"].append({"id": "tiers", "pool": "p", "upstream": "m", "effort": ["low", "medium"]})
+        config["models"].append(
+            {"id": "tiers", "pool": "p", "upstream": "m", "effort": ["low", "medium"]}
+        )
         return config
 
     return make
 
 
 @pytest.fixture(scope="session")
-def dialects(tmp_path_factory: pytest.TempPathFactory, dialect_config: Callable[[str], dict[str, Any]]) -> Iterator[dict[str, Ferrule]]:
+def dialects(
+    tmp_path_factory: pytest.TempPathFactory, dialect_config: Callable[[str], dict[str, Any]]
+) -> Iterator[dict[str, Ferrule]]:
     with ExitStack() as stack:
-        yield {name: stack.enter_context(Ferrule(dialect_config(name), tmp_path_factory.mktemp(name))) for name in DIALECTS}
+        yield {
+            name: stack.enter_context(Ferrule(dialect_config(name), tmp_path_factory.mktemp(name)))
+            for name in DIALECTS
+        }
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +97,16 @@ def keyed_dialects(
     """With keys: `sk-good`, and `sk-slow` for one request a minute."""
     keys = tmp_path_factory.mktemp("keys") / "keys.yaml"
     digests = {name: hashlib.sha256(f"sk-{name}".encode()).hexdigest() for name in ("good", "slow")}
-    entries: list[dict[str, Any]] = [{"name": name, "sha256": digest, "models": ["*"]} for name, digest in digests.items()]
+    entries: list[dict[str, Any]] = [
+        {"name": name, "sha256": digest, "models": ["*"]} for name, digest in digests.items()
+    ]
     entries[1]["requests_per_minute"] = 1
     keys.write_text(yaml.safe_dump({"keys": entries}))
     with ExitStack() as stack:
-        configs = {name: {**dialect_config(name), "auth": {"keys_file": str(keys)}} for name in DIALECTS}
-        yield {name: stack.enter_context(Ferrule(config, tmp_path_factory.mktemp(name))) for name, config in configs.items()}
+        configs = {
+            name: {**dialect_config(name), "auth": {"keys_file": str(keys)}} for name in DIALECTS
+        }
+        yield {
+            name: stack.enter_context(Ferrule(config, tmp_path_factory.mktemp(name)))
+            for name, config in configs.items()
+        }

@@ -1,6 +1,8 @@
-"""The Python SDK of 2025 (0.75) against a running proxy: `python sdk_075.py URL`, status 0 when all went well.
+"""The Python SDK of 2025 (0.75) against a running proxy: `python sdk_075.py URL`, status 0 when all
+went well.
 
-Stands alone, because it runs in an environment of its own. The backend is the simulated vLLM, scripted and reasoning.
+Stands alone, because it runs in an environment of its own. The backend is the simulated vLLM,
+scripted and reasoning.
 """
 
 import sys
@@ -10,7 +12,11 @@ import anthropic
 TOOL = {
     "name": "get_weather",
     "description": "Weather of a city",
-    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
 }
 HI = [{"role": "user", "content": "hi"}]
 
@@ -25,7 +31,9 @@ def check(client: anthropic.Anthropic) -> None:
         final = stream.get_final_message()
     assert final.content[-1].text == text, final
     assert final.content[0].signature, final
-    with client.messages.stream(messages=[{"role": "user", "content": "call get_weather"}], tools=[TOOL], **ask) as stream:
+    with client.messages.stream(
+        messages=[{"role": "user", "content": "call get_weather"}], tools=[TOOL], **ask
+    ) as stream:
         called = stream.get_final_message()
     assert called.stop_reason == "tool_use", called
     assert called.content[-1].input == {"city": "sample"}, called
@@ -43,7 +51,9 @@ def check_errors(client: anthropic.Anthropic, ask: dict) -> None:
     else:
         raise AssertionError("an unknown model was served")
     try:
-        with client.messages.stream(messages=[{"role": "user", "content": "[[fault:error-mid]]"}], **ask) as stream:
+        with client.messages.stream(
+            messages=[{"role": "user", "content": "[[fault:error-mid]]"}], **ask
+        ) as stream:
             stream.get_final_message()
     except anthropic.APIStatusError as error:
         assert error.body["error"]["type"] == "api_error", error.body
@@ -53,5 +63,7 @@ def check_errors(client: anthropic.Anthropic, ask: dict) -> None:
 
 if __name__ == "__main__":
     print(f"anthropic {anthropic.__version__}")
-    with anthropic.Anthropic(base_url=sys.argv[1], api_key="k", max_retries=0, timeout=20) as the_client:
+    with anthropic.Anthropic(
+        base_url=sys.argv[1], api_key="k", max_retries=0, timeout=20
+    ) as the_client:
         check(the_client)

@@ -23,10 +23,25 @@ def system_first(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBack
     return new_proxy(config_for(shared_backend.url, pool={"system_first": True}))
 
 
-def test_assertion_01_system_messages_within_the_conversation(system_first: Ferrule, backend: ScriptedBackend) -> None:
+def test_assertion_01_system_messages_within_the_conversation(
+    system_first: Ferrule, backend: ScriptedBackend
+) -> None:
     bodies = []
-    for form in ("# Environment\ncwd: /w", [{"type": "text", "text": "# Environment\ncwd: /w", "cache_control": {"type": "ephemeral"}}]):
-        turns = [{"role": "user", "content": "u"}, {"role": "system", "content": form}, *history({})[1:]]
+    for form in (
+        "# Environment\ncwd: /w",
+        [
+            {
+                "type": "text",
+                "text": "# Environment\ncwd: /w",
+                "cache_control": {"type": "ephemeral"},
+            }
+        ],
+    ):
+        turns = [
+            {"role": "user", "content": "u"},
+            {"role": "system", "content": form},
+            *history({})[1:],
+        ]
         system_first.message(system="S", messages=turns)
         bodies.append(backend.last.json["messages"])
     assert bodies[0] == bodies[1]
@@ -54,22 +69,39 @@ def test_assertion_04_a_call_in_one_chunk(told: Told) -> None:
 
 
 @pytest.mark.parametrize("id_", ["call_0", ""])
-def test_assertion_05_call_ids_pair_over_turns(proxy: Ferrule, backend: ScriptedBackend, id_: str) -> None:
+def test_assertion_05_call_ids_pair_over_turns(
+    proxy: Ferrule, backend: ScriptedBackend, id_: str
+) -> None:
     backend.play(Canned(calls=[(id_, "F", "{}")]))
     turns: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
     for n in range(2):
         block = proxy.message(messages=turns, tools=[F_TOOL])["content"][0]
         turns.append({"role": "assistant", "content": [block]})
-        turns.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": block["id"], "content": f"r{n}"}]})
+        turns.append(
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": block["id"], "content": f"r{n}"}
+                ],
+            }
+        )
     proxy.message(messages=turns, tools=[F_TOOL])
     upstream = backend.last.json["messages"]
-    calls = [message["tool_calls"][0]["id"] for message in upstream if message["role"] == "assistant"]
-    results = [(message["tool_call_id"], message["content"]) for message in upstream if message["role"] == "tool"]
+    calls = [
+        message["tool_calls"][0]["id"] for message in upstream if message["role"] == "assistant"
+    ]
+    results = [
+        (message["tool_call_id"], message["content"])
+        for message in upstream
+        if message["role"] == "tool"
+    ]
     assert results == [(calls[0], "r0"), (calls[1], "r1")]
 
 
 def test_assertion_06_message_ids_differ(proxy: Ferrule) -> None:
-    ids = {proxy.message()["id"] for _ in range(3)} | {proxy.stream().message["id"] for _ in range(3)}
+    ids = {proxy.message()["id"] for _ in range(3)} | {
+        proxy.stream().message["id"] for _ in range(3)
+    }
     assert len(ids) == 6
 
 
@@ -83,7 +115,9 @@ def test_assertion_08_blocks_are_numbered_without_gap(told: Told) -> None:
     assert kinds == ["thinking", "text", "tool_use", "tool_use"]
 
 
-def test_assertion_09_one_message_start_comes_first(proxy: Ferrule, backend: ScriptedBackend) -> None:
+def test_assertion_09_one_message_start_comes_first(
+    proxy: Ferrule, backend: ScriptedBackend
+) -> None:
     backend.play(FULL)
     events = proxy.stream().events
     assert next(event.name for event in events if event.name != "ping") == "message_start"
@@ -106,22 +140,41 @@ NOISE: dict[str, Any] = {
     "foo": None,
     "cache_control": {"type": "ephemeral"},
 }
-NOISY_TOOL = {**F_TOOL, "eager_input_streaming": True, "novelty": {"x": 1}, "cache_control": {"type": "ephemeral"}}
+NOISY_TOOL = {
+    **F_TOOL,
+    "eager_input_streaming": True,
+    "novelty": {"x": 1},
+    "cache_control": {"type": "ephemeral"},
+}
 NOISY_TURN = [
-    {"role": "user", "content": [{"type": "text", "text": "hi", "novelty": 1, "cache_control": {"type": "ephemeral"}}], "id": "x"}
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "hi", "novelty": 1, "cache_control": {"type": "ephemeral"}}
+        ],
+        "id": "x",
+    }
 ]
 
 
-def test_assertion_11_what_is_unknown_changes_nothing(proxy: Ferrule, backend: ScriptedBackend) -> None:
+def test_assertion_11_what_is_unknown_changes_nothing(
+    proxy: Ferrule, backend: ScriptedBackend
+) -> None:
     assert proxy.ask(tools=[F_TOOL]).status == 200
     plain = backend.last.body
     headers = {"anthropic-beta": "novel-2027-01-01,x", "x-novel": "1"}
-    answer = proxy.client.post("/v1/messages?beta=true&x=1", REQ(tools=[NOISY_TOOL], messages=NOISY_TURN, **NOISE) | {"foo": None}, headers)
+    answer = proxy.client.post(
+        "/v1/messages?beta=true&x=1",
+        REQ(tools=[NOISY_TOOL], messages=NOISY_TURN, **NOISE) | {"foo": None},
+        headers,
+    )
     assert answer.status == 200, answer.text
     assert backend.last.body == plain
 
 
-def test_assertion_12_the_same_body_without_streaming(proxy: Ferrule, backend: ScriptedBackend) -> None:
+def test_assertion_12_the_same_body_without_streaming(
+    proxy: Ferrule, backend: ScriptedBackend
+) -> None:
     backend.play(FULL)
     message, streamed = proxy.message(max_tokens=64_000), proxy.stream(max_tokens=64_000).message
     assert story_of(message) == story_of(streamed)
@@ -131,9 +184,17 @@ def test_assertion_12_the_same_body_without_streaming(proxy: Ferrule, backend: S
 
 @pytest.mark.parametrize("version", ["2023-06-01", "2026-10-21", None])
 @pytest.mark.parametrize(
-    "credential", [{"authorization": "Bearer k"}, {"x-api-key": "k"}, {"authorization": "Bearer k", "x-api-key": "k"}, {}]
+    "credential",
+    [
+        {"authorization": "Bearer k"},
+        {"x-api-key": "k"},
+        {"authorization": "Bearer k", "x-api-key": "k"},
+        {},
+    ],
 )
-def test_assertion_13_credentials_and_versions(proxy: Ferrule, version: str | None, credential: dict[str, str]) -> None:
+def test_assertion_13_credentials_and_versions(
+    proxy: Ferrule, version: str | None, credential: dict[str, str]
+) -> None:
     headers = {**credential, **({"anthropic-version": version} if version else {})}
     assert proxy.ask(headers=headers).status == 200
 
@@ -150,28 +211,43 @@ def test_assertion_13_credentials_and_versions(proxy: Ferrule, version: str | No
     ],
     ids=["placeholder", "garbage", "twice", "object", "none", "empty"],
 )
-def test_assertion_14_arguments_are_one_object(told: Told, pieces: list[Any], expected: dict[str, Any]) -> None:
-    message = told(TC(0, "c1", "F"), *(TC(0, arguments=piece) for piece in pieces), D({}, "tool_calls"), DONE)
+def test_assertion_14_arguments_are_one_object(
+    told: Told, pieces: list[Any], expected: dict[str, Any]
+) -> None:
+    message = told(
+        TC(0, "c1", "F"), *(TC(0, arguments=piece) for piece in pieces), D({}, "tool_calls"), DONE
+    )
     assert story_of(message) == [("tool_use", "F", expected)]
 
 
 @pytest.mark.parametrize(("status", "told"), [(500, 502), (503, 529), (429, 429)])
-def test_assertion_15_failures_before_the_first_chunk(proxy: Ferrule, backend: ScriptedBackend, status: int, told: int) -> None:
+def test_assertion_15_failures_before_the_first_chunk(
+    proxy: Ferrule, backend: ScriptedBackend, status: int, told: int
+) -> None:
     backend.play(refusal(status))
     answer = proxy.ask(stream=True)
     assert answer.status in (told, status if status == 500 else told)
-    assert_error(answer, answer.status, {500: "api_error", 503: "overloaded_error", 429: "rate_limit_error"}[status])
+    assert_error(
+        answer,
+        answer.status,
+        {500: "api_error", 503: "overloaded_error", 429: "rate_limit_error"}[status],
+    )
     assert status == 500 or int(answer.headers["retry-after"]) > 0
 
 
 @pytest.mark.parametrize("end", [error_frame(), Close()], ids=["error-object", "connection-dies"])
-def test_assertion_16_failures_after_content(proxy: Ferrule, backend: ScriptedBackend, end: Any) -> None:
+def test_assertion_16_failures_after_content(
+    proxy: Ferrule, backend: ScriptedBackend, end: Any
+) -> None:
     backend.play(stream(D({"content": "x"}), end, DONE))
     assert story_of(assert_ends_with_error(proxy.stream().events)) == [("text", "x")]
 
 
 def test_assertion_17_a_prompt_over_the_window(proxy: Ferrule, backend: ScriptedBackend) -> None:
-    words = "This model's maximum context length is 100 tokens. However, your prompt contains at least 101 input tokens"
+    words = (
+        "This model's maximum context length is 100 tokens. However, your prompt contains at "
+        "least 101 input tokens"
+    )
     backend.play(refusal(400, words, kind="BadRequestError"))
     assert_error(proxy.ask(), 400, "invalid_request_error", "prompt is too long", "101", "100")
 

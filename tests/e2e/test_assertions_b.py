@@ -23,7 +23,9 @@ def both(proxy: Ferrule, **overrides: Any) -> list[dict[str, Any]]:
     return [proxy.stream(**overrides).message, proxy.message(**overrides)]
 
 
-def test_assertion_21_the_stop_sequence_is_reported(proxy: Ferrule, backend: ScriptedBackend) -> None:
+def test_assertion_21_the_stop_sequence_is_reported(
+    proxy: Ferrule, backend: ScriptedBackend
+) -> None:
     backend.play(Canned("one two ", stop_reason="END"))
     for message in both(proxy, stop_sequences=["END"]):
         assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
@@ -42,40 +44,70 @@ def test_assertion_21_the_stop_sequence_is_reported(proxy: Ferrule, backend: Scr
     ],
     ids=["length", "tool_calls", "stop-with-calls", "content_filter", "stop", "unknown"],
 )
-def test_assertion_22_stop_reasons(proxy: Ferrule, backend: ScriptedBackend, answer: Canned, stop_reason: str) -> None:
+def test_assertion_22_stop_reasons(
+    proxy: Ferrule, backend: ScriptedBackend, answer: Canned, stop_reason: str
+) -> None:
     backend.play(answer)
     assert [message["stop_reason"] for message in both(proxy)] == [stop_reason] * 2
 
 
-def test_assertion_23_usage_without_what_was_cached(proxy: Ferrule, backend: ScriptedBackend) -> None:
+def test_assertion_23_usage_without_what_was_cached(
+    proxy: Ferrule, backend: ScriptedBackend
+) -> None:
     backend.play(Canned("x", prompt_tokens=1000, cached_tokens=600, completion_tokens=50))
     for message in both(proxy):
         usage = message["usage"]
-        assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (400, 600, 50)
+        assert (
+            usage["input_tokens"],
+            usage["cache_read_input_tokens"],
+            usage["output_tokens"],
+        ) == (400, 600, 50)
 
 
 def test_assertion_24_usage_is_waited_for(told: Told) -> None:
     assert told(D({"content": "x"}), D({}, "stop"), U(9, 2), DONE)["usage"]["output_tokens"] == 2
 
 
-def test_assertion_25_the_attribution_is_not_counted(proxy: Ferrule, backend: ScriptedBackend) -> None:
+def test_assertion_25_the_attribution_is_not_counted(
+    proxy: Ferrule, backend: ScriptedBackend
+) -> None:
     bodies = []
     for mark in ("0a1b2", "ffff1"):
         system = [{"type": "text", "text": BILLING % mark}, {"type": "text", "text": "S"}]
         proxy.message(system=system)
         proxy.ask(COUNT, system=system)
-        bodies.append((backend.last.body, [seen for seen in backend.others if seen.target == "/tokenize"][-1].body))
+        bodies.append(
+            (
+                backend.last.body,
+                [seen for seen in backend.others if seen.target == "/tokenize"][-1].body,
+            )
+        )
     assert bodies[0] == bodies[1]
     assert b"billing" not in bodies[0][0] + bodies[0][1]
 
 
 def test_assertion_27_results_in_another_order(sent: Sent) -> None:
-    calls = [{"type": "tool_use", "id": id_, "name": "F", "input": {}} for id_ in ("c1", "c2", "c3")]
-    results = [result("c3"), result("c1", content="r1", is_error=True), result("c2", content="r2"), {"type": "text", "text": "go on"}]
-    turns = [{"role": "user", "content": "u"}, {"role": "assistant", "content": calls}, {"role": "user", "content": results}]
+    calls = [
+        {"type": "tool_use", "id": id_, "name": "F", "input": {}} for id_ in ("c1", "c2", "c3")
+    ]
+    results = [
+        result("c3"),
+        result("c1", content="r1", is_error=True),
+        result("c2", content="r2"),
+        {"type": "text", "text": "go on"},
+    ]
+    turns = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": calls},
+        {"role": "user", "content": results},
+    ]
     upstream = sent(messages=turns)["messages"]
     ids = [call["id"] for call in upstream[1]["tool_calls"]]
-    by_id = {message["tool_call_id"]: message["content"] for message in upstream if message["role"] == "tool"}
+    by_id = {
+        message["tool_call_id"]: message["content"]
+        for message in upstream
+        if message["role"] == "tool"
+    }
     assert set(by_id) == set(ids)
     assert "r1" in by_id[ids[0]]
     assert by_id[ids[0]] != "r1", "the error must be visible"
@@ -88,8 +120,16 @@ def seeing(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend) -
     return new_proxy(config_for(shared_backend.url, model={"images": True}))
 
 
-def test_assertion_28_images_within_results(seeing: Ferrule, proxy: Ferrule, backend: ScriptedBackend) -> None:
-    turns = [*history({})[:2], {"role": "user", "content": [result("toolu_1", content=[{"type": "text", "text": "shot"}, IMAGE])]}]
+def test_assertion_28_images_within_results(
+    seeing: Ferrule, proxy: Ferrule, backend: ScriptedBackend
+) -> None:
+    turns = [
+        *history({})[:2],
+        {
+            "role": "user",
+            "content": [result("toolu_1", content=[{"type": "text", "text": "shot"}, IMAGE])],
+        },
+    ]
     seeing.message(messages=turns)
     upstream = backend.last.json["messages"]
     assert "shot" in flat(upstream[2]["content"])
@@ -109,9 +149,14 @@ THOUGHTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("block", THOUGHTS, ids=["empty-signature", "long-signature", "empty-text", "redacted"])
+@pytest.mark.parametrize(
+    "block", THOUGHTS, ids=["empty-signature", "long-signature", "empty-text", "redacted"]
+)
 def test_assertion_29_thinking_in_the_history(sent: Sent, block: dict[str, Any]) -> None:
-    turns = [{"role": "user", "content": "u"}, {"role": "assistant", "content": [block, {"type": "text", "text": "a"}]}]
+    turns = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": [block, {"type": "text", "text": "a"}]},
+    ]
     upstream = sent(messages=[*turns, {"role": "user", "content": "v"}])["messages"]
     assert upstream[1]["content"] == "a"
     assert "c2VjcmV0" not in json.dumps(upstream)
@@ -131,12 +176,17 @@ THINKING_FORMS: list[Any] = [
 
 
 @pytest.mark.parametrize("form", THINKING_FORMS, ids=str)
-def test_assertion_30_every_form_of_thinking(proxy: Ferrule, backend: ScriptedBackend, form: Any) -> None:
+def test_assertion_30_every_form_of_thinking(
+    proxy: Ferrule, backend: ScriptedBackend, form: Any
+) -> None:
     backend.play(Canned("x", reasoning="r"))
     for message in both(proxy, thinking=form, max_tokens=2048):
         assert [block["type"] for block in message["content"]] == ["thinking", "text"]
     upstream = backend.last.json
-    switched_off = upstream.get("chat_template_kwargs", {}).get("enable_thinking") is False or upstream.get("reasoning_effort") == "none"
+    switched_off = (
+        upstream.get("chat_template_kwargs", {}).get("enable_thinking") is False
+        or upstream.get("reasoning_effort") == "none"
+    )
     assert not switched_off
 
 
@@ -145,10 +195,15 @@ def test_assertion_30_thinking_switched_off(proxy: Ferrule, backend: ScriptedBac
     for message in both(proxy, thinking={"type": "disabled"}):
         assert [block["type"] for block in message["content"]] == ["text"]
     upstream = backend.last.json
-    assert upstream.get("chat_template_kwargs", {}).get("enable_thinking") is False or upstream.get("reasoning_effort") == "none"
+    assert (
+        upstream.get("chat_template_kwargs", {}).get("enable_thinking") is False
+        or upstream.get("reasoning_effort") == "none"
+    )
 
 
-def test_assertion_31_thinking_comes_first_and_signed(proxy: Ferrule, backend: ScriptedBackend) -> None:
+def test_assertion_31_thinking_comes_first_and_signed(
+    proxy: Ferrule, backend: ScriptedBackend
+) -> None:
     backend.play(Canned("x", reasoning="r"))
     for message in both(proxy, thinking={"type": "adaptive"}):
         assert message["content"][0]["type"] == "thinking"
@@ -161,12 +216,20 @@ def test_assertion_32_effort(sent: Sent, effort: str | None) -> None:
 
 
 def test_assertion_32_the_last_effort_wins(sent: Sent) -> None:
-    turns = [{"role": "user", "content": "u"}, {"role": "system", "content": "R", "output_config": {"effort": "low"}}]
+    turns = [
+        {"role": "user", "content": "u"},
+        {"role": "system", "content": "R", "output_config": {"effort": "low"}},
+    ]
     assert sent(output_config={"effort": "high"}, messages=turns)["reasoning_effort"] == "low"
 
 
 def test_assertion_33_structured_output(sent: Sent) -> None:
-    schema = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"], "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"title": {"type": "string"}},
+        "required": ["title"],
+        "additionalProperties": False,
+    }
     body = sent(output_config={"format": {"type": "json_schema", "schema": schema}}, tools=[])
     assert body["response_format"]["type"] == "json_schema"
     assert body["response_format"]["json_schema"]["schema"] == schema
@@ -175,7 +238,10 @@ def test_assertion_33_structured_output(sent: Sent) -> None:
 
 @pytest.mark.parametrize(
     ("choice", "upstream"),
-    [({"type": "any"}, "required"), ({"type": "tool", "name": "F"}, {"type": "function", "function": {"name": "F"}})],
+    [
+        ({"type": "any"}, "required"),
+        ({"type": "tool", "name": "F"}, {"type": "function", "function": {"name": "F"}}),
+    ],
 )
 def test_assertion_34_tool_choice(sent: Sent, choice: dict[str, Any], upstream: Any) -> None:
     body = sent(tools=[F_TOOL], tool_choice={**choice, "disable_parallel_tool_use": True})
@@ -200,14 +266,28 @@ def test_assertion_35_tools_of_the_server(proxy: Ferrule, backend: ScriptedBacke
 
 
 @pytest.mark.parametrize("blank", ["\n\n", " ", ""])
-def test_assertion_36_no_empty_text_block(proxy: Ferrule, backend: ScriptedBackend, told: Told, blank: str) -> None:
-    message = told(D({"content": ""}), D({"reasoning": "r"}), D({"content": blank}), TC(0, "c1", "F", "{}"), D({}, "tool_calls"), DONE)
+def test_assertion_36_no_empty_text_block(
+    proxy: Ferrule, backend: ScriptedBackend, told: Told, blank: str
+) -> None:
+    message = told(
+        D({"content": ""}),
+        D({"reasoning": "r"}),
+        D({"content": blank}),
+        TC(0, "c1", "F", "{}"),
+        D({}, "tool_calls"),
+        DONE,
+    )
     assert [block["type"] for block in message["content"]] == ["thinking", "tool_use"]
     backend.play(Canned(blank, reasoning="r", calls=[("c1", "F", "{}")]))
     assert [block["type"] for block in proxy.message()["content"]] == ["thinking", "tool_use"]
 
 
 def test_assertion_37_interleaved_calls(told: Told) -> None:
-    frames = [TC(0, "c1", "F", '{"a"'), TC(1, "c2", "G", '{"b"'), TC(0, arguments=":1}"), TC(1, arguments=":2}")]
+    frames = [
+        TC(0, "c1", "F", '{"a"'),
+        TC(1, "c2", "G", '{"b"'),
+        TC(0, arguments=":1}"),
+        TC(1, arguments=":2}"),
+    ]
     message = told(*frames, chunk({}, "tool_calls"), DONE)
     assert story_of(message) == [("tool_use", "F", {"a": 1}), ("tool_use", "G", {"b": 2})]

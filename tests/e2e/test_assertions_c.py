@@ -17,13 +17,17 @@ from tests.e2e.test_cases_models import COUNT
 from tests.e2e.test_cases_tools import F_TOOL, history
 
 
-def test_assertion_38_pings_in_mid_stream(new_proxy: Callable[..., Ferrule], backend: ScriptedBackend) -> None:
+def test_assertion_38_pings_in_mid_stream(
+    new_proxy: Callable[..., Ferrule], backend: ScriptedBackend
+) -> None:
     proxy = new_proxy(config_for(backend.url, ping_after_s=0.3))
     backend.play(stream(D({"content": "a"}), Pause(2.2), D({"content": "b"}), D({}, "stop"), DONE))
     answer = proxy.stream()
     assert answer.message
     assert 1 <= [event.name for event in answer.events].count("ping") <= 7
-    longest = max(later - earlier for earlier, later in zip(answer.times, answer.times[1:], strict=False))
+    longest = max(
+        later - earlier for earlier, later in zip(answer.times, answer.times[1:], strict=False)
+    )
     assert longest < 1.9, "a sweep a second, so 0.3 s of silence may become 1.3"
 
 
@@ -35,7 +39,9 @@ def test_assertion_39_a_client_that_leaves(proxy: Ferrule, backend: ScriptedBack
     assert backend.last.closed.wait(1)
 
 
-def test_assertion_40_thirty_counts_while_all_slots_are_busy(new_proxy: Callable[..., Ferrule], backend: ScriptedBackend) -> None:
+def test_assertion_40_thirty_counts_while_all_slots_are_busy(
+    new_proxy: Callable[..., Ferrule], backend: ScriptedBackend
+) -> None:
     proxy = new_proxy(config_for(backend.url, pool={"slots": 2, "max_inflight": 2}))
     hold = Hold()
     backend.play(stream(D({"content": "a"}), hold, D({}, "stop"), DONE))
@@ -44,7 +50,12 @@ def test_assertion_40_thirty_counts_while_all_slots_are_busy(new_proxy: Callable
         backend.wait_for_requests(2)
         begin = time.monotonic()
         counts = list(
-            threads.map(lambda n: proxy.ask(COUNT, max_tokens=None, messages=[{"role": "user", "content": f"foo {n}"}]), range(30))
+            threads.map(
+                lambda n: proxy.ask(
+                    COUNT, max_tokens=None, messages=[{"role": "user", "content": f"foo {n}"}]
+                ),
+                range(30),
+            )
         )
         assert time.monotonic() - begin < 3
         assert {type(count.json()["input_tokens"]) for count in counts} == {int}
@@ -73,20 +84,38 @@ def test_assertion_41_small_probes(proxy: Ferrule, method: str, path: str) -> No
         assert answer.json()["type"] == "error"
 
 
-@pytest.mark.parametrize("headers", [{"accept": "application/json"}, {"x-stainless-timeout": "NOT_GIVEN"}, {"accept": "*/*"}])
+@pytest.mark.parametrize(
+    "headers",
+    [{"accept": "application/json"}, {"x-stainless-timeout": "NOT_GIVEN"}, {"accept": "*/*"}],
+)
 def test_assertion_43_streams_whatever_is_accepted(proxy: Ferrule, headers: dict[str, str]) -> None:
     assert proxy.stream(headers=headers).headers["content-type"].startswith("text/event-stream")
 
 
 def test_assertion_44_refusals_are_in_the_envelope(proxy: Ferrule) -> None:
     assert_error(proxy.client.post("/v1/messages", b"{"), 400, "invalid_request_error")
-    assert_error(proxy.client.post("/v1/messages", REQ(messages=None)), 400, "invalid_request_error", "messages")
-    assert_error(proxy.ask(messages=[{"role": "robot", "content": "x"}]), 400, "invalid_request_error", "messages.0.role")
+    assert_error(
+        proxy.client.post("/v1/messages", REQ(messages=None)),
+        400,
+        "invalid_request_error",
+        "messages",
+    )
+    assert_error(
+        proxy.ask(messages=[{"role": "robot", "content": "x"}]),
+        400,
+        "invalid_request_error",
+        "messages.0.role",
+    )
     assert_error(proxy.ask(model="nope"), 404, "not_found_error")
 
 
 def test_assertion_45_json_is_labelled(proxy: Ferrule) -> None:
-    for answer in (proxy.ask(), proxy.ask(model="nope"), proxy.client.get("/v1/models"), proxy.ask(COUNT)):
+    for answer in (
+        proxy.ask(),
+        proxy.ask(model="nope"),
+        proxy.client.get("/v1/models"),
+        proxy.ask(COUNT),
+    ):
         assert answer.headers["content-type"].startswith("application/json")
 
 
@@ -96,7 +125,9 @@ ODD_TEXT = 'a😀\u2028\u0085"quotes"\\\n\ttab\u0000end'
 def test_assertion_46_text_survives(proxy: Ferrule, backend: ScriptedBackend, told: Told) -> None:
     frames = b"".join([D({"content": ODD_TEXT}), D({}, "stop"), DONE])
     assert story_of(told(frames)) == [("text", ODD_TEXT)]
-    assert story_of(told(*(frames[at : at + 3] for at in range(0, len(frames), 3)))) == [("text", ODD_TEXT)]
+    assert story_of(told(*(frames[at : at + 3] for at in range(0, len(frames), 3)))) == [
+        ("text", ODD_TEXT)
+    ]
     backend.play(Canned(ODD_TEXT))
     assert story_of(proxy.message()) == [("text", ODD_TEXT)]
 
@@ -115,8 +146,15 @@ def test_max_tokens_zero_tells_nothing(proxy: Ferrule, backend: ScriptedBackend)
         assert message["stop_reason"] == "max_tokens"
 
 
-def test_assertion_49_what_the_backend_adds_stays_behind(proxy: Ferrule, backend: ScriptedBackend) -> None:
-    leaks = [("anthropic-ratelimit-unified-status", "allowed"), ("trailer", "x"), ("upgrade", "h2c"), ("x-internal", "1")]
+def test_assertion_49_what_the_backend_adds_stays_behind(
+    proxy: Ferrule, backend: ScriptedBackend
+) -> None:
+    leaks = [
+        ("anthropic-ratelimit-unified-status", "allowed"),
+        ("trailer", "x"),
+        ("upgrade", "h2c"),
+        ("x-internal", "1"),
+    ]
     backend.play(whole(Canned("x").whole(), headers=leaks))
     answer = proxy.ask()
     assert [answer.headers[name] for name, _ in leaks] == [None] * 4
@@ -130,7 +168,12 @@ def test_assertion_50_one_id_twice(sent: Sent) -> None:
     pairs = []
     for n, message in enumerate(upstream):
         if message["role"] == "assistant":
-            pairs.append((message["tool_calls"][0]["id"] == upstream[n + 1]["tool_call_id"], upstream[n + 1]["content"]))
+            pairs.append(
+                (
+                    message["tool_calls"][0]["id"] == upstream[n + 1]["tool_call_id"],
+                    upstream[n + 1]["content"],
+                )
+            )
     assert pairs == [(True, "first"), (True, "second")]
 
 
@@ -141,7 +184,13 @@ ODD_ORDERS: dict[str, list[dict[str, Any]]] = {
     "two-users": [USER, {"role": "user", "content": "v"}],
     "empty-text": [{"role": "user", "content": ""}, USER],
     "empty-list": [USER, {"role": "assistant", "content": []}, USER],
-    "orphan-result": [USER, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "nobody", "content": "r"}]}],
+    "orphan-result": [
+        USER,
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "nobody", "content": "r"}],
+        },
+    ],
     "call-without-result": [*history({})[:2], USER],
 }
 

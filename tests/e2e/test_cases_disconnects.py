@@ -22,7 +22,11 @@ FOREVER: list[Step] = [step for _ in range(200) for step in (D({"content": "x"})
 @pytest.fixture(scope="module")
 def shared_quick(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend) -> Ferrule:
     pool = {"timeouts": TIMEOUTS, "retries": 0}
-    return new_proxy(config_for(shared_backend.url, pool=pool, ping_after_s=PING_AFTER_S, edge={"write_stall_s": 2}))
+    return new_proxy(
+        config_for(
+            shared_backend.url, pool=pool, ping_after_s=PING_AFTER_S, edge={"write_stall_s": 2}
+        )
+    )
 
 
 @pytest.fixture
@@ -33,7 +37,9 @@ def quick(shared_quick: Ferrule, backend: ScriptedBackend) -> Ferrule:
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-def test_i01_the_backend_is_cut_within_a_second(proxy: Ferrule, backend: ScriptedBackend, path: str, streamed: bool) -> None:
+def test_i01_the_backend_is_cut_within_a_second(
+    proxy: Ferrule, backend: ScriptedBackend, path: str, streamed: bool
+) -> None:
     backend.play(stream(*FOREVER) if streamed else Reply([Hold()], sends_head=False))
     with socket.create_connection(tuple(proxy.listen.split(":"))) as client:
         client.sendall(post(path, REQ(stream=streamed)))
@@ -67,7 +73,9 @@ def test_i03_a_client_that_reads_nothing(quick: Ferrule, backend: ScriptedBacken
     assert quick.memory_kb() - before < 30_000
 
 
-def test_i05_clients_that_leave_are_no_fault_of_the_backend(quick: Ferrule, backend: ScriptedBackend) -> None:
+def test_i05_clients_that_leave_are_no_fault_of_the_backend(
+    quick: Ferrule, backend: ScriptedBackend
+) -> None:
     before = quick.metric("stream_end_total", reason="client_gone")
     backend.play(stream(*FOREVER))
     for _ in range(20):
@@ -82,7 +90,17 @@ def test_i05_clients_that_leave_are_no_fault_of_the_backend(quick: Ferrule, back
 
 def test_i07_pings_in_silence(quick: Ferrule, backend: ScriptedBackend) -> None:
     silent = Pause(PING_AFTER_S * 2.6)
-    backend.play(stream(D(ROLE_DELTA), silent, D({"content": "a"}), silent, D({"content": "b"}), D({}, "stop"), DONE))
+    backend.play(
+        stream(
+            D(ROLE_DELTA),
+            silent,
+            D({"content": "a"}),
+            silent,
+            D({"content": "b"}),
+            D({}, "stop"),
+            DONE,
+        )
+    )
     answer = quick.stream()
     names = [event.name for event in answer.events]
     assert story_of(answer.message) == [("text", "ab")]

@@ -1,4 +1,5 @@
-"""Errors: every failure in the client's envelope, with the right status, and nothing of the backend's own words that should stay inside."""
+"""Errors: every failure in the client's envelope, with the right status, and nothing of the
+backend's own words that should stay inside."""
 
 from __future__ import annotations
 
@@ -12,41 +13,79 @@ from tests.doubles.frames import DONE, ROLE_DELTA, Canned, D, chunk, error_frame
 from tests.doubles.proxy import REQ, Ferrule, assert_error, config_for
 
 SUM = (
-    "This model's maximum context length is 262144 tokens. However, you requested 262462 tokens (230462 in the messages, "
+    "This model's maximum context length is 262144 tokens. However, you requested 262462 tokens "
+    "(230462 in the messages, "
     "32000 in the completion). Please reduce the length of the messages or completion."
 )
 SUM_TOLD = "input length and `max_tokens` exceed context limit: 230462 + 32000 > 262144"
 SGLANG = "The input (345516 tokens) is longer than the model's context length (262144 tokens)."
 VLLM = (
-    "This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input tokens, which exceeds this "
-    "limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=2049)"
+    "This model's maximum context length is 2048 tokens. However, your prompt contains at least "
+    "2049 input tokens, which exceeds this "
+    "limit even without any output tokens. Please reduce the length of the input prompt. "
+    "(parameter=input_tokens, value=2049)"
 )
-LLAMACPP = "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it"
+LLAMACPP = (
+    "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it"
+)
 
 
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ({"object": "error", "message": SUM, "type": "BadRequestError", "param": None, "code": 400}, SUM_TOLD),
-        ({"error": {"message": SUM, "type": "BadRequestError", "param": None, "code": 400}}, SUM_TOLD),
-        ({"object": "error", "message": SGLANG, "type": "BadRequest", "code": 400}, "prompt is too long: 345516 tokens > 262144 maximum"),
-        ({"error": {"message": VLLM, "type": "BadRequestError", "code": 400}}, "prompt is too long: 2049 tokens > 2048 maximum"),
         (
-            {"error": {"code": 400, "message": LLAMACPP, "type": "exceed_context_size_error", "n_prompt_tokens": 5000, "n_ctx": 4096}},
+            {
+                "object": "error",
+                "message": SUM,
+                "type": "BadRequestError",
+                "param": None,
+                "code": 400,
+            },
+            SUM_TOLD,
+        ),
+        (
+            {"error": {"message": SUM, "type": "BadRequestError", "param": None, "code": 400}},
+            SUM_TOLD,
+        ),
+        (
+            {"object": "error", "message": SGLANG, "type": "BadRequest", "code": 400},
+            "prompt is too long: 345516 tokens > 262144 maximum",
+        ),
+        (
+            {"error": {"message": VLLM, "type": "BadRequestError", "code": 400}},
+            "prompt is too long: 2049 tokens > 2048 maximum",
+        ),
+        (
+            {
+                "error": {
+                    "code": 400,
+                    "message": LLAMACPP,
+                    "type": "exceed_context_size_error",
+                    "n_prompt_tokens": 5000,
+                    "n_ctx": 4096,
+                }
+            },
             "prompt is too long: 5000 tokens > 4096 maximum",
         ),
     ],
     ids=["flat", "nested", "sglang", "vllm", "llamacpp"],
 )
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_h01_context_overflow(proxy: Ferrule, backend: ScriptedBackend, body: dict[str, Any], told: str, streamed: bool) -> None:
+def test_h01_context_overflow(
+    proxy: Ferrule, backend: ScriptedBackend, body: dict[str, Any], told: str, streamed: bool
+) -> None:
     backend.play(whole(body, 400))
     assert_error(proxy.ask(stream=streamed), 400, "invalid_request_error", told)
 
 
 def test_h01_overflow_as_the_first_event(proxy: Ferrule, backend: ScriptedBackend) -> None:
     backend.play(stream(error_frame(SGLANG, 400), DONE))
-    assert_error(proxy.ask(stream=True), 400, "invalid_request_error", "prompt is too long: 345516 tokens > 262144 maximum")
+    assert_error(
+        proxy.ask(stream=True),
+        400,
+        "invalid_request_error",
+        "prompt is too long: 345516 tokens > 262144 maximum",
+    )
 
 
 def test_h03_reset_after_the_role_frame(proxy: Ferrule, backend: ScriptedBackend) -> None:
@@ -63,7 +102,9 @@ def test_h03_reset_after_the_role_frame(proxy: Ferrule, backend: ScriptedBackend
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply([b"<html>Bad Gateway</html>"], 502, [("content-type", "text/html")], framing="length"),
+        Reply(
+            [b"<html>Bad Gateway</html>"], 502, [("content-type", "text/html")], framing="length"
+        ),
         Reply([b"Internal Server Error"], 500, [("content-type", "text/plain")], framing="length"),
         Reply([], 503, [], framing="length"),
         Reply([b"\xff\xfe\x00broken"], 500, [("content-type", "text/plain")], framing="length"),
@@ -71,11 +112,15 @@ def test_h03_reset_after_the_role_frame(proxy: Ferrule, backend: ScriptedBackend
     ids=["html", "plain", "empty", "not-utf8"],
 )
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_h05_errors_that_are_not_json(proxy: Ferrule, backend: ScriptedBackend, reply: Reply, streamed: bool) -> None:
+def test_h05_errors_that_are_not_json(
+    proxy: Ferrule, backend: ScriptedBackend, reply: Reply, streamed: bool
+) -> None:
     backend.play(reply)
     answer = proxy.ask(stream=streamed)
     assert answer.status in ((529,) if reply.status == 503 else (500, 502))
-    message = assert_error(answer, answer.status, "overloaded_error" if reply.status == 503 else "api_error")
+    message = assert_error(
+        answer, answer.status, "overloaded_error" if reply.status == 503 else "api_error"
+    )
     assert "<html" not in message
     assert len(message) < 300
 
@@ -99,7 +144,14 @@ def test_h05_errors_that_are_not_json(proxy: Ferrule, backend: ScriptedBackend, 
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_h07_every_status(proxy: Ferrule, backend: ScriptedBackend, status: int, told: tuple[int, ...], kind: str, streamed: bool) -> None:
+def test_h07_every_status(
+    proxy: Ferrule,
+    backend: ScriptedBackend,
+    status: int,
+    told: tuple[int, ...],
+    kind: str,
+    streamed: bool,
+) -> None:
     words = "The model `m` does not exist." if status == 404 else "no"
     backend.play(refusal(status, words))
     answer = proxy.ask(stream=streamed)
@@ -114,7 +166,11 @@ def test_h07_a_backend_without_the_model_as_the_dialect_has_it(
 ) -> None:
     backend = new_backend()
     backend.play(refusal(404, "The model `m` does not exist."))
-    assert_error(new_proxy(config_for(backend.url, dialect="token-factory")).ask(), 400, "invalid_request_error")
+    assert_error(
+        new_proxy(config_for(backend.url, dialect="token-factory")).ask(),
+        400,
+        "invalid_request_error",
+    )
 
 
 def test_h07_reset_before_the_head(proxy: Ferrule, backend: ScriptedBackend) -> None:
@@ -147,10 +203,16 @@ BAD_BODIES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", BAD_BODIES)
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions"])
+@pytest.mark.parametrize(
+    "path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions"]
+)
 def test_h09_bodies_that_are_no_request(proxy: Ferrule, name: str, path: str) -> None:
     answer = proxy.client.post(path, BAD_BODIES[name])
-    if path == "/v1/chat/completions" and name in ("nan", "huge-number", "lone-surrogate") and answer.status == 200:
+    if (
+        path == "/v1/chat/completions"
+        and name in ("nan", "huge-number", "lone-surrogate")
+        and answer.status == 200
+    ):
         pytest.skip("this route leaves such values to the engine")
     assert answer.status == 400, answer.text[:300]
     if path != "/v1/chat/completions":
@@ -172,7 +234,9 @@ def test_h09_duplicate_keys_do_no_harm(proxy: Ferrule) -> None:
         ("GET", "/v1/files", 404, "not_found_error"),
     ],
 )
-def test_h11_routes_that_are_not_there(proxy: Ferrule, method: str, path: str, status: int, kind: str) -> None:
+def test_h11_routes_that_are_not_there(
+    proxy: Ferrule, method: str, path: str, status: int, kind: str
+) -> None:
     assert_error(proxy.client.request(method, path), status, kind)
 
 
@@ -190,11 +254,17 @@ def test_h15_one_answer_per_connection(proxy: Ferrule, backend: ScriptedBackend)
 
 @pytest.mark.parametrize(
     "reply",
-    [Reply([], 204, [], framing="length"), Reply([], 200, [("content-type", "application/json")], framing="length"), stream()],
+    [
+        Reply([], 204, [], framing="length"),
+        Reply([], 200, [("content-type", "application/json")], framing="length"),
+        stream(),
+    ],
     ids=["204", "empty-200", "empty-stream"],
 )
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_h17_no_content_is_an_error(proxy: Ferrule, backend: ScriptedBackend, reply: Reply, streamed: bool) -> None:
+def test_h17_no_content_is_an_error(
+    proxy: Ferrule, backend: ScriptedBackend, reply: Reply, streamed: bool
+) -> None:
     backend.play(reply)
     answer = proxy.ask(stream=streamed)
     assert answer.status in (500, 502), answer.text
@@ -203,7 +273,9 @@ def test_h17_no_content_is_an_error(proxy: Ferrule, backend: ScriptedBackend, re
 
 @pytest.mark.parametrize("finish", ["abort", "error"])
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_an_aborted_answer_is_a_failure(proxy: Ferrule, backend: ScriptedBackend, finish: str, streamed: bool) -> None:
+def test_an_aborted_answer_is_a_failure(
+    proxy: Ferrule, backend: ScriptedBackend, finish: str, streamed: bool
+) -> None:
     backend.play(Canned("x", finish=finish))
     if streamed:
         assert_ends_with_error(proxy.stream().events)
@@ -212,9 +284,13 @@ def test_an_aborted_answer_is_a_failure(proxy: Ferrule, backend: ScriptedBackend
 
 
 @pytest.mark.parametrize(
-    "end", [Close(), Reset(), b"data: {nonsense\n\n", error_frame(), DONE], ids=["close", "reset", "garbage", "error", "done"]
+    "end",
+    [Close(), Reset(), b"data: {nonsense\n\n", error_frame(), DONE],
+    ids=["close", "reset", "garbage", "error", "done"],
 )
-def test_a_stream_that_breaks_ends_with_an_error_event(proxy: Ferrule, backend: ScriptedBackend, end: Any) -> None:
+def test_a_stream_that_breaks_ends_with_an_error_event(
+    proxy: Ferrule, backend: ScriptedBackend, end: Any
+) -> None:
     backend.play(stream(D({"content": "x"}), end))
     answer = proxy.stream()
     assert answer.status == 200
@@ -225,7 +301,16 @@ def test_a_stream_that_breaks_ends_with_an_error_event(proxy: Ferrule, backend: 
 
 def test_what_comes_after_the_end_is_not_told(proxy: Ferrule, backend: ScriptedBackend) -> None:
     hold = Hold()
-    backend.play(stream(D({"content": "x"}), chunk({}, "stop"), DONE, D({"content": "late"}), error_frame(), hold))
+    backend.play(
+        stream(
+            D({"content": "x"}),
+            chunk({}, "stop"),
+            DONE,
+            D({"content": "late"}),
+            error_frame(),
+            hold,
+        )
+    )
     assert story_of(proxy.stream().message) == [("text", "x")]
     hold.release()
 
@@ -239,15 +324,28 @@ def test_what_comes_after_the_end_is_not_told(proxy: Ferrule, backend: ScriptedB
         ({"max_tokens": -1}, "max_tokens"),
         ({"temperature": 1.5}, "temperature"),
         ({"messages": [{"role": "user2", "content": "x"}]}, "messages.0.role"),
-        ({"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": 7}]}, "messages.1.content"),
+        (
+            {"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": 7}]},
+            "messages.1.content",
+        ),
         ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages.0.content.0"),
         ({"tools": [{"name": 7}]}, "tools.0"),
-        ({"tool_choice": {"type": "tool", "name": "absent"}, "tools": [{"name": "F", "input_schema": {}}]}, "tool_choice"),
+        (
+            {
+                "tool_choice": {"type": "tool", "name": "absent"},
+                "tools": [{"name": "F", "input_schema": {}}],
+            },
+            "tool_choice",
+        ),
         ({"output_config": {"format": {"type": "yaml"}}}, "output_config.format"),
         ({"mcp_servers": [{"type": "url", "name": "x", "url": "http://x"}]}, "mcp_servers"),
     ],
 )
-def test_a_refusal_names_the_place(proxy: Ferrule, backend: ScriptedBackend, overrides: dict[str, Any], path: str) -> None:
-    answer = proxy.client.post("/v1/messages", {key: value for key, value in REQ(**overrides).items() if value is not None})
+def test_a_refusal_names_the_place(
+    proxy: Ferrule, backend: ScriptedBackend, overrides: dict[str, Any], path: str
+) -> None:
+    answer = proxy.client.post(
+        "/v1/messages", {key: value for key, value in REQ(**overrides).items() if value is not None}
+    )
     assert_error(answer, 400, "invalid_request_error", path)
     assert backend.requests == []

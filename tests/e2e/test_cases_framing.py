@@ -7,7 +7,12 @@ import json
 
 import pytest
 from tests.doubles.backend import Reply, ScriptedBackend, stream
-from tests.doubles.events import assert_ends_with_error, assert_stream_invariant, read_events, story_of
+from tests.doubles.events import (
+    assert_ends_with_error,
+    assert_stream_invariant,
+    read_events,
+    story_of,
+)
 from tests.doubles.frames import DONE, TC, Canned, D, U, error_frame
 from tests.doubles.proxy import Ferrule, assert_error
 from tests.e2e.conftest import Told
@@ -15,7 +20,16 @@ from tests.e2e.conftest import Told
 WIDE = "北🌍é"
 ARGUMENTS = json.dumps({"a": WIDE}, ensure_ascii=False)
 WIDE_STORY = [("thinking", WIDE), ("text", WIDE), ("tool_use", "F", {"a": WIDE})]
-WIDE_FRAMES = b"".join([D({"reasoning": WIDE}), D({"content": WIDE}), TC(0, "c1", "F", ARGUMENTS), D({}, "tool_calls"), U(7, 3), DONE])
+WIDE_FRAMES = b"".join(
+    [
+        D({"reasoning": WIDE}),
+        D({"content": WIDE}),
+        TC(0, "c1", "F", ARGUMENTS),
+        D({}, "tool_calls"),
+        U(7, 3),
+        DONE,
+    ]
+)
 
 
 def test_b01_one_byte_at_a_time(told: Told) -> None:
@@ -28,14 +42,18 @@ def test_b01_cut_within_characters(told: Told, offset: int) -> None:
     assert story_of(told(WIDE_FRAMES[:at], WIDE_FRAMES[at:])) == WIDE_STORY
 
 
-@pytest.mark.parametrize("halves", [["\\ud83d\\ude00"], ["\\ud83d", "\\ude00"]], ids=["whole", "halves"])
+@pytest.mark.parametrize(
+    "halves", [["\\ud83d\\ude00"], ["\\ud83d", "\\ude00"]], ids=["whole", "halves"]
+)
 def test_b03_escaped_surrogates(told: Told, halves: list[str]) -> None:
     frames = [D({"content": "@"}).replace(b'"@"', f'"{half}"'.encode()) for half in halves]
     (block,) = told(*frames, D({}, "stop"), DONE)["content"]
     assert block["text"].encode("utf-16", "surrogatepass").decode("utf-16") == "😀"
 
 
-@pytest.mark.parametrize("mark", [b"\n\ndata: [DONE]", b'"usage"'], ids=["between-line-ends", "in-the-usage-frame"])
+@pytest.mark.parametrize(
+    "mark", [b"\n\ndata: [DONE]", b'"usage"'], ids=["between-line-ends", "in-the-usage-frame"]
+)
 def test_b05_cut_where_frames_end(told: Told, mark: bytes) -> None:
     whole = D({"content": "x"}) + D({}, "stop") + U(7, 1) + DONE
     at = whole.index(mark) + 1
@@ -73,7 +91,11 @@ def test_b11_data_over_several_lines(told: Told) -> None:
 
 def test_b13_compressed_although_asked_not_to(proxy: Ferrule, backend: ScriptedBackend) -> None:
     packed = gzip.compress(b"".join(Canned("Hi").frames()))
-    backend.play(stream(packed, headers=[("content-type", "text/event-stream"), ("content-encoding", "gzip")]))
+    backend.play(
+        stream(
+            packed, headers=[("content-type", "text/event-stream"), ("content-encoding", "gzip")]
+        )
+    )
     answer = proxy.ask(stream=True)
     assert backend.last.header("accept-encoding") == "identity"
     if answer.status == 200:
@@ -98,8 +120,15 @@ def test_b15_content_length_too_long(proxy: Ferrule, backend: ScriptedBackend) -
 
 
 @pytest.mark.parametrize("streams", [True, False], ids=["streamed", "whole"])
-def test_b17_backend_headers_stay_behind(proxy: Ferrule, backend: ScriptedBackend, streams: bool) -> None:
-    leaks = [("connection", "close, x-foo"), ("x-foo", "1"), ("keep-alive", "5"), ("server", "uvicorn")]
+def test_b17_backend_headers_stay_behind(
+    proxy: Ferrule, backend: ScriptedBackend, streams: bool
+) -> None:
+    leaks = [
+        ("connection", "close, x-foo"),
+        ("x-foo", "1"),
+        ("keep-alive", "5"),
+        ("server", "uvicorn"),
+    ]
     body = b"".join(Canned("Hi").frames()) if streams else json.dumps(Canned("Hi").whole()).encode()
     kind = "text/event-stream" if streams else "application/json"
     backend.play(Reply([body], headers=[("content-type", kind), *leaks], framing="length"))
@@ -120,7 +149,9 @@ def test_b19_error_messages_are_one_line_of_json(proxy: Ferrule, backend: Script
 def test_b23_only_the_top_level_model_is_renamed(proxy: Ferrule, backend: ScriptedBackend) -> None:
     text = 'say "model": "claude-haiku-4-5" twice'
     for path in ("/v1/messages", "/v1/chat/completions"):
-        answer = proxy.ask(path, model="claude-haiku-4-5", messages=[{"role": "user", "content": text}])
+        answer = proxy.ask(
+            path, model="claude-haiku-4-5", messages=[{"role": "user", "content": text}]
+        )
         assert answer.status == 200, answer.text
         assert answer.json()["model"] == "claude-haiku-4-5"
         assert backend.last.json["model"] == "m"

@@ -1,4 +1,5 @@
-"""Headers and small routes: what clients probe, what is added, what never passes in either direction."""
+"""Headers and small routes: what clients probe, what is added, what never passes in either
+direction."""
 
 from __future__ import annotations
 
@@ -19,11 +20,19 @@ def test_k07_a_doubled_prefix_gets_a_hint(proxy: Ferrule) -> None:
 
 
 def test_k07_event_logging_is_refused_quietly(proxy: Ferrule) -> None:
-    assert_error(proxy.client.post("/api/event_logging/batch", {"events": []}), 404, "not_found_error")
+    assert_error(
+        proxy.client.post("/api/event_logging/batch", {"events": []}), 404, "not_found_error"
+    )
 
 
-def test_l13_routing_headers_of_a_client_are_ignored(proxy: Ferrule, backend: ScriptedBackend) -> None:
-    forged = {"x-ferrule-backend": "evil", "x-ferrule-affinity": "evil", "x-ferrule-dropped": "evil"}
+def test_l13_routing_headers_of_a_client_are_ignored(
+    proxy: Ferrule, backend: ScriptedBackend
+) -> None:
+    forged = {
+        "x-ferrule-backend": "evil",
+        "x-ferrule-affinity": "evil",
+        "x-ferrule-dropped": "evil",
+    }
     answer = proxy.ask(headers=forged)
     assert "evil" not in str(answer.headers)
     assert not [value for _, value in backend.last.headers if "evil" in value]
@@ -42,12 +51,22 @@ STEERING = [
     "endpoint-load-metrics-format",
     "x-anything",
 ]
-PRIVATE = ["cookie", "x-forwarded-for", "forwarded", "via", "x-api-key", "authorization", "proxy-authorization"]
+PRIVATE = [
+    "cookie",
+    "x-forwarded-for",
+    "forwarded",
+    "via",
+    "x-api-key",
+    "authorization",
+    "proxy-authorization",
+]
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
 @pytest.mark.parametrize("name", [*STEERING, *PRIVATE])
-def test_p13_client_headers_go_upstream_by_list_only(proxy: Ferrule, backend: ScriptedBackend, name: str, path: str) -> None:
+def test_p13_client_headers_go_upstream_by_list_only(
+    proxy: Ferrule, backend: ScriptedBackend, name: str, path: str
+) -> None:
     assert proxy.ask(path, headers={name: "canary-value"}).status == 200
     assert not [key for key, value in backend.last.headers if "canary-value" in value]
 
@@ -56,7 +75,9 @@ def test_p11_cookies_of_a_backend_stay_behind(proxy: Ferrule, backend: ScriptedB
     cookie = [("set-cookie", "s=1")]
     kind = [("content-type", "text/event-stream")]
     backend.play(
-        whole(Canned("x").whole(), headers=cookie), stream(*Canned("x").frames(), headers=kind + cookie), refusal(400, "no", cookie)
+        whole(Canned("x").whole(), headers=cookie),
+        stream(*Canned("x").frames(), headers=kind + cookie),
+        refusal(400, "no", cookie),
     )
     for streamed in (False, True, False):
         assert proxy.ask(stream=streamed).headers["set-cookie"] is None
@@ -64,7 +85,12 @@ def test_p11_cookies_of_a_backend_stay_behind(proxy: Ferrule, backend: ScriptedB
 
 
 def test_p17_nothing_is_cached(proxy: Ferrule) -> None:
-    for answer in (proxy.ask(), proxy.ask(model="nope"), proxy.client.get("/v1/models"), proxy.ask("/v1/messages/count_tokens")):
+    for answer in (
+        proxy.ask(),
+        proxy.ask(model="nope"),
+        proxy.client.get("/v1/models"),
+        proxy.ask("/v1/messages/count_tokens"),
+    ):
         assert answer.headers["cache-control"] in ("no-store", "no-cache")
     streamed = proxy.stream()
     assert streamed.headers["cache-control"] == "no-cache"
@@ -73,14 +99,28 @@ def test_p17_nothing_is_cached(proxy: Ferrule) -> None:
 
 
 def test_every_answer_has_a_request_id_of_its_own(proxy: Ferrule) -> None:
-    answers = [proxy.ask(), proxy.ask(model="nope"), proxy.client.get("/v1/models"), proxy.client.get("/nothing"), proxy.client.get("/")]
-    ids = [answer.headers["request-id"] for answer in answers] + [proxy.stream().headers["request-id"]]
+    answers = [
+        proxy.ask(),
+        proxy.ask(model="nope"),
+        proxy.client.get("/v1/models"),
+        proxy.client.get("/nothing"),
+        proxy.client.get("/"),
+    ]
+    ids = [answer.headers["request-id"] for answer in answers] + [
+        proxy.stream().headers["request-id"]
+    ]
     assert None not in ids
     assert len(set(ids)) == len(ids)
 
 
-def test_rate_limit_headers_of_a_backend_stay_behind(proxy: Ferrule, backend: ScriptedBackend) -> None:
-    leaks = [("anthropic-ratelimit-unified-status", "rejected"), ("x-ratelimit-limit", "1"), ("openai-organization", "o")]
+def test_rate_limit_headers_of_a_backend_stay_behind(
+    proxy: Ferrule, backend: ScriptedBackend
+) -> None:
+    leaks = [
+        ("anthropic-ratelimit-unified-status", "rejected"),
+        ("x-ratelimit-limit", "1"),
+        ("openai-organization", "o"),
+    ]
     backend.play(whole(Canned("x").whole(), headers=leaks))
     headers = proxy.ask().headers
     assert [headers[name] for name, _ in leaks] == [None, None, None]

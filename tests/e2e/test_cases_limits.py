@@ -1,4 +1,5 @@
-"""Limits: what is taken is given back on every way out, and what is over is refused with an honest answer."""
+"""Limits: what is taken is given back on every way out, and what is over is refused with an honest
+answer."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ from tests.doubles.proxy import Ferrule, assert_error, config_for, free_port
 
 
 def key_entry(name: str, **limits: Any) -> dict[str, Any]:
-    return {"name": name, "sha256": hashlib.sha256(f"sk-{name}".encode()).hexdigest(), "models": ["*"], **limits}
+    return {
+        "name": name,
+        "sha256": hashlib.sha256(f"sk-{name}".encode()).hexdigest(),
+        "models": ["*"],
+        **limits,
+    }
 
 
 def bearer(name: str) -> dict[str, str]:
@@ -45,7 +51,11 @@ def write_keys(folder: Path, *entries: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def shared_limited(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend, tmp_path_factory: pytest.TempPathFactory) -> Ferrule:
+def shared_limited(
+    new_proxy: Callable[..., Ferrule],
+    shared_backend: ScriptedBackend,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Ferrule:
     keys = write_keys(tmp_path_factory.mktemp("keys"), *KEYS)
     return new_proxy(config_for(shared_backend.url, auth={"keys_file": keys}, workers=2))
 
@@ -79,10 +89,17 @@ ENDLESS = [step for _ in range(100) for step in (D({"content": "x"}), Pause(0.05
 
 @pytest.mark.parametrize(
     ("way_out", "play"),
-    [(_complete, Canned("x")), (_abort, stream(*ENDLESS)), (_whole, Canned("x")), (_broken, stream(D({"content": "x"}), Reset()))],
+    [
+        (_complete, Canned("x")),
+        (_abort, stream(*ENDLESS)),
+        (_whole, Canned("x")),
+        (_broken, stream(D({"content": "x"}), Reset())),
+    ],
     ids=["complete", "aborted", "whole", "broken"],
 )
-def test_m01_a_slot_is_given_back(limited: Ferrule, backend: ScriptedBackend, way_out: Callable[[Ferrule], None], play: Any) -> None:
+def test_m01_a_slot_is_given_back(
+    limited: Ferrule, backend: ScriptedBackend, way_out: Callable[[Ferrule], None], play: Any
+) -> None:
     backend.play(play)
     way_out(limited)
     backend.play(Canned("x"))
@@ -90,7 +107,9 @@ def test_m01_a_slot_is_given_back(limited: Ferrule, backend: ScriptedBackend, wa
 
 
 def _wait_for_a_slot(proxy: Ferrule) -> None:
-    wait_until(lambda: proxy.ask(headers=bearer("single")).status == 200, 2, "the slot to be given back")
+    wait_until(
+        lambda: proxy.ask(headers=bearer("single")).status == 200, 2, "the slot to be given back"
+    )
 
 
 def test_m01_one_slot_is_one_request(limited: Ferrule, backend: ScriptedBackend) -> None:
@@ -107,7 +126,12 @@ def test_m01_one_slot_is_one_request(limited: Ferrule, backend: ScriptedBackend)
 
 def test_m03_what_is_refused_costs_nothing(limited: Ferrule, backend: ScriptedBackend) -> None:
     for _ in range(10):
-        assert limited.ask(headers=bearer("single"), messages=[{"role": "user2", "content": "x"}]).status == 400
+        assert (
+            limited.ask(
+                headers=bearer("single"), messages=[{"role": "user2", "content": "x"}]
+            ).status
+            == 400
+        )
     assert limited.ask(headers=bearer("single")).status == 200
 
 
@@ -131,24 +155,37 @@ def test_m07_streamed_tokens_count(limited: Ferrule, backend: ScriptedBackend) -
     backend.play(stream(D({"content": "x"}), D({}, "stop"), U(5, 60), DONE))
     assert limited.stream(headers=bearer("tokens"), max_tokens=20).message
     backend.play(Canned("x"))
-    wait_until(lambda: limited.ask(headers=bearer("tokens")).status == 429, 2, "the tokens to be settled")
+    wait_until(
+        lambda: limited.ask(headers=bearer("tokens")).status == 429, 2, "the tokens to be settled"
+    )
 
 
-def test_m07_an_aborted_stream_counts_what_it_produced(limited: Ferrule, backend: ScriptedBackend) -> None:
+def test_m07_an_aborted_stream_counts_what_it_produced(
+    limited: Ferrule, backend: ScriptedBackend
+) -> None:
     backend.play(stream(*([D({"content": "word "})] * 80), Hold()))
     with limited.open_stream(headers=bearer("aborter"), max_tokens=20) as answer:
         data = b""
         while data.count(b"text_delta") < 80:
             data += answer.read_some()
         answer.reset()
-    wait_until(lambda: limited.ask(headers=bearer("aborter")).status == 429, 2, "the tokens to be settled")
+    wait_until(
+        lambda: limited.ask(headers=bearer("aborter")).status == 429, 2, "the tokens to be settled"
+    )
 
 
-def most_at_once(proxies: list[Ferrule], backend: ScriptedBackend, name: str) -> tuple[int, list[int]]:
+def most_at_once(
+    proxies: list[Ferrule], backend: ScriptedBackend, name: str
+) -> tuple[int, list[int]]:
     backend.most_inflight = 0
     backend.play(stream(D({"content": "x"}), Pause(0.15), D({}, "stop"), DONE))
     with ThreadPoolExecutor(40) as threads:
-        statuses = list(threads.map(lambda n: proxies[n % len(proxies)].ask(headers=bearer(name), stream=True).status, range(40)))
+        statuses = list(
+            threads.map(
+                lambda n: proxies[n % len(proxies)].ask(headers=bearer(name), stream=True).status,
+                range(40),
+            )
+        )
     return backend.most_inflight, statuses
 
 
@@ -164,12 +201,23 @@ def test_concurrency_is_exact_over_workers(limited: Ferrule, backend: ScriptedBa
 
 
 @pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def redis_server(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     binary = shutil.which("redis-server") or shutil.which("valkey-server")
     if binary is None:
         pytest.skip("neither redis-server nor valkey-server is installed")
     port = free_port()
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path_factory.mktemp("redis"))]
+    options = [
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--dir",
+        str(tmp_path_factory.mktemp("redis")),
+    ]
     process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL)
     yield port, process
     process.send_signal(signal.SIGCONT)
@@ -179,20 +227,34 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int
 
 @pytest.fixture(scope="module")
 def replicas(
-    new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend, redis_server: Any, tmp_path_factory: pytest.TempPathFactory
+    new_proxy: Callable[..., Ferrule],
+    shared_backend: ScriptedBackend,
+    redis_server: Any,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> list[Ferrule]:
-    keys = write_keys(tmp_path_factory.mktemp("keys"), key_entry("shared", concurrency=4), key_entry("other", requests_per_minute=600))
+    keys = write_keys(
+        tmp_path_factory.mktemp("keys"),
+        key_entry("shared", concurrency=4),
+        key_entry("other", requests_per_minute=600),
+    )
     limits = {"store": f"redis://127.0.0.1:{redis_server[0]}/0", "on_store_failure": "allow"}
-    return [new_proxy(config_for(shared_backend.url, auth={"keys_file": keys}, limits=limits)) for _ in range(2)]
+    return [
+        new_proxy(config_for(shared_backend.url, auth={"keys_file": keys}, limits=limits))
+        for _ in range(2)
+    ]
 
 
-def test_m05_two_replicas_share_one_store(replicas: list[Ferrule], backend: ScriptedBackend) -> None:
+def test_m05_two_replicas_share_one_store(
+    replicas: list[Ferrule], backend: ScriptedBackend
+) -> None:
     most, statuses = most_at_once(replicas, backend, "shared")
     assert most <= 4
     assert set(statuses) == {200, 429}
 
 
-def test_m09_a_store_that_hangs_delays_nobody_for_long(replicas: list[Ferrule], backend: ScriptedBackend, redis_server: Any) -> None:
+def test_m09_a_store_that_hangs_delays_nobody_for_long(
+    replicas: list[Ferrule], backend: ScriptedBackend, redis_server: Any
+) -> None:
     _, process = redis_server
     process.send_signal(signal.SIGSTOP)
     try:
@@ -205,5 +267,10 @@ def test_m09_a_store_that_hangs_delays_nobody_for_long(replicas: list[Ferrule], 
     finally:
         os.kill(process.pid, signal.SIGCONT)
     wait_until(
-        lambda: replicas[0].ask(headers=bearer("other")).headers["anthropic-ratelimit-requests-limit"] == "600", 10, "the store's return"
+        lambda: (
+            replicas[0].ask(headers=bearer("other")).headers["anthropic-ratelimit-requests-limit"]
+            == "600"
+        ),
+        10,
+        "the store's return",
     )

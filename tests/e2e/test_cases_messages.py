@@ -1,4 +1,5 @@
-"""What a conversation becomes upstream: tool results, documents, thinking, system text; and what must never enter it."""
+"""What a conversation becomes upstream: tool results, documents, thinking, system text; and what
+must never enter it."""
 
 from __future__ import annotations
 
@@ -25,13 +26,23 @@ def text(value: str) -> dict[str, Any]:
 
 
 def flat(content: Any) -> str:
-    return content if isinstance(content, str) else "\n".join(part["text"] for part in content or [] if part["type"] == "text")
+    return (
+        content
+        if isinstance(content, str)
+        else "\n".join(part["text"] for part in content or [] if part["type"] == "text")
+    )
 
 
 def test_d01_results_come_directly_after_their_calls(sent: Sent) -> None:
     calls = [{"type": "tool_use", "id": id_, "name": "F", "input": {}} for id_ in ("c1", "c2")]
     turn = [text("fyi"), result("c1", content="r1"), result("c2", content="r2"), text("go")]
-    body = sent(messages=[{"role": "user", "content": "u"}, {"role": "assistant", "content": calls}, {"role": "user", "content": turn}])
+    body = sent(
+        messages=[
+            {"role": "user", "content": "u"},
+            {"role": "assistant", "content": calls},
+            {"role": "user", "content": turn},
+        ]
+    )
     roles = [message["role"] for message in body["messages"]]
     assert roles[:4] == ["user", "assistant", "tool", "tool"]
     ids = [call["id"] for call in body["messages"][1]["tool_calls"]]
@@ -41,9 +52,15 @@ def test_d01_results_come_directly_after_their_calls(sent: Sent) -> None:
     assert rest.index("fyi") < rest.index("go")
 
 
-@pytest.mark.parametrize("members", [{}, {"content": None}, {"content": []}, {"content": ""}], ids=["absent", "null", "list", "empty"])
+@pytest.mark.parametrize(
+    "members",
+    [{}, {"content": None}, {"content": []}, {"content": ""}],
+    ids=["absent", "null", "list", "empty"],
+)
 def test_d03_empty_tool_results(sent: Sent, members: dict[str, Any]) -> None:
-    body = sent(messages=[*history({})[:2], {"role": "user", "content": [result("toolu_1", **members)]}])
+    body = sent(
+        messages=[*history({})[:2], {"role": "user", "content": [result("toolu_1", **members)]}]
+    )
     assert body["messages"][2]["role"] == "tool"
     assert flat(body["messages"][2]["content"]) == ""
 
@@ -61,9 +78,15 @@ PDF = base64.b64encode(b"%PDF-").decode()
     ids=["pdf", "text", "content"],
 )
 @pytest.mark.parametrize("within_result", [False, True], ids=["beside", "within"])
-def test_d05_documents(sent: Sent, source: dict[str, Any], becomes: str | None, within_result: bool) -> None:
+def test_d05_documents(
+    sent: Sent, source: dict[str, Any], becomes: str | None, within_result: bool
+) -> None:
     document = {"type": "document", "source": source}
-    turn = [result("toolu_1", content=[document])] if within_result else [result("toolu_1", content="r"), document]
+    turn = (
+        [result("toolu_1", content=[document])]
+        if within_result
+        else [result("toolu_1", content="r"), document]
+    )
     body = sent(messages=[*history({})[:2], {"role": "user", "content": turn}])
     upstream = json.dumps(body["messages"], ensure_ascii=False)
     assert PDF not in upstream
@@ -72,17 +95,28 @@ def test_d05_documents(sent: Sent, source: dict[str, Any], becomes: str | None, 
 
 
 def test_d05_documents_by_url_are_not_fetched(proxy: Ferrule) -> None:
-    document = {"type": "document", "source": {"type": "url", "url": "http://169.254.169.254/latest"}}
+    document = {
+        "type": "document",
+        "source": {"type": "url", "url": "http://169.254.169.254/latest"},
+    }
     answer = proxy.ask(messages=[{"role": "user", "content": [text("x"), document]}])
     assert_error(answer, 400, "invalid_request_error", "messages.0.content.1")
 
 
 def test_d07_thinking_never_becomes_text(sent: Sent) -> None:
     blocks = [{"type": "thinking", "thinking": "secret plan", "signature": "s"}, text("a")]
-    body = sent(messages=[{"role": "user", "content": "u"}, {"role": "assistant", "content": blocks}, {"role": "user", "content": "v"}])
+    body = sent(
+        messages=[
+            {"role": "user", "content": "u"},
+            {"role": "assistant", "content": blocks},
+            {"role": "user", "content": "v"},
+        ]
+    )
     assistant = body["messages"][1]
     assert flat(assistant["content"]) == "a"
-    assert "secret plan" not in json.dumps({key: value for key, value in assistant.items() if not key.startswith("reasoning")})
+    assert "secret plan" not in json.dumps(
+        {key: value for key, value in assistant.items() if not key.startswith("reasoning")}
+    )
 
 
 def test_d09_a_turn_of_calls_only(sent: Sent) -> None:
@@ -94,7 +128,11 @@ def test_d09_a_turn_of_calls_only(sent: Sent) -> None:
 def test_d11_blocks_have_their_own_keys(told: Told) -> None:
     message = told(*Canned("Hi", reasoning="hm", calls=[("c1", "F", "{}")]).frames())
     keys = [set(block) - {"partial_json", "citations"} for block in message["content"]]
-    assert keys == [{"type", "thinking", "signature"}, {"type", "text"}, {"type", "id", "name", "input"}]
+    assert keys == [
+        {"type", "thinking", "signature"},
+        {"type", "text"},
+        {"type", "id", "name", "input"},
+    ]
 
 
 def test_d13_system_forms_are_one(sent: Sent) -> None:
@@ -110,7 +148,11 @@ def test_d13_system_forms_are_one(sent: Sent) -> None:
 
 def test_d15_nothing_of_one_request_is_in_another(proxy: Ferrule, backend: ScriptedBackend) -> None:
     for word in ("first", "second", "third"):
-        proxy.message(system=f"system {word}", messages=[{"role": "user", "content": f"user {word}"}], tools=[{**F_TOOL, "name": word}])
+        proxy.message(
+            system=f"system {word}",
+            messages=[{"role": "user", "content": f"user {word}"}],
+            tools=[{**F_TOOL, "name": word}],
+        )
     for word, seen in zip(("first", "second", "third"), backend.requests, strict=True):
         others = {"first", "second", "third"} - {word}
         assert word.encode() in seen.body
@@ -133,11 +175,17 @@ def test_k01_the_attribution_line_is_removed(sent: Sent, form: str) -> None:
 
 def test_k01_a_user_who_writes_these_words_keeps_them(sent: Sent) -> None:
     words = BILLING % "0a1b2"
-    assert flat(sent(messages=[{"role": "user", "content": words}])["messages"][0]["content"]) == words
+    assert (
+        flat(sent(messages=[{"role": "user", "content": words}])["messages"][0]["content"]) == words
+    )
 
 
 def test_k03_system_messages_stay_where_they_are(sent: Sent) -> None:
-    first = [{"role": "user", "content": "u1"}, {"role": "system", "content": [text("R1")]}, {"role": "user", "content": "u2"}]
+    first = [
+        {"role": "user", "content": "u1"},
+        {"role": "system", "content": [text("R1")]},
+        {"role": "user", "content": "u2"},
+    ]
     second = [
         first[0],
         {"role": "system", "content": "R1"},
@@ -149,7 +197,12 @@ def test_k03_system_messages_stay_where_they_are(sent: Sent) -> None:
     short, long = (sent(system="S", messages=messages)["messages"] for messages in (first, second))
     assert long[: len(short)] == short
     assert short[0] == {"role": "system", "content": "S"}
-    assert [word for message in long for word in ("u1", "R1", "u2", "u3", "R2") if word in flat(message["content"])] == [
+    assert [
+        word
+        for message in long
+        for word in ("u1", "R1", "u2", "u3", "R2")
+        if word in flat(message["content"])
+    ] == [
         "u1",
         "R1",
         "u2",
@@ -163,5 +216,12 @@ def test_l07_no_messages_at_all(proxy: Ferrule) -> None:
 
 
 def test_frames_that_say_nothing_make_no_block(told: Told) -> None:
-    message = told(D({"content": ""}), D({"reasoning": "r"}), D({"content": "\n\n"}), TC(0, "c1", "F", "{}"), D({}, "tool_calls"), DONE)
+    message = told(
+        D({"content": ""}),
+        D({"reasoning": "r"}),
+        D({"content": "\n\n"}),
+        TC(0, "c1", "F", "{}"),
+        D({}, "tool_calls"),
+        DONE,
+    )
     assert [block["type"] for block in message["content"]] == ["thinking", "tool_use"]

@@ -33,8 +33,13 @@ def test_g03_the_engines_own_count(proxy: Ferrule, backend: ScriptedBackend) -> 
 
 def test_g05_an_image_is_not_counted_as_text(proxy: Ferrule, backend: ScriptedBackend) -> None:
     backend.routes["POST", "/tokenize"] = whole({"detail": "Not Found"}, 404)
-    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL * 2000}}
-    answer = proxy.ask(COUNT, messages=[{"role": "user", "content": [{"type": "text", "text": "look"}, image]}])
+    image = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": PIXEL * 2000},
+    }
+    answer = proxy.ask(
+        COUNT, messages=[{"role": "user", "content": [{"type": "text", "text": "look"}, image]}]
+    )
     assert answer.status == 200, answer.text
     assert 0 < answer.json()["input_tokens"] < 10_000
 
@@ -50,8 +55,12 @@ def test_g05_an_image_is_not_counted_as_text(proxy: Ferrule, backend: ScriptedBa
     ],
     ids=["version", "version-and-bearer", "x-api-key", "bearer", "nothing"],
 )
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models?limit=1&after_id=x", "/api/v1/models?limit=1000"])
-def test_g07_models_in_either_shape(proxy: Ferrule, headers: dict[str, str], is_anthropic: bool, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/models?limit=1&after_id=x", "/api/v1/models?limit=1000"]
+)
+def test_g07_models_in_either_shape(
+    proxy: Ferrule, headers: dict[str, str], is_anthropic: bool, path: str
+) -> None:
     answer = proxy.client.get(path, headers)
     assert answer.status == 200, answer.text
     listed = answer.json()
@@ -70,11 +79,17 @@ def test_g07_one_model(proxy: Ferrule) -> None:
     answer = proxy.client.get("/v1/models/m", {"anthropic-version": "2023-06-01"})
     assert answer.json()["id"] == "m"
     assert answer.json()["max_input_tokens"] == 32768
-    assert_error(proxy.client.get("/v1/models/nope", {"anthropic-version": "2023-06-01"}), 404, "not_found_error")
+    assert_error(
+        proxy.client.get("/v1/models/nope", {"anthropic-version": "2023-06-01"}),
+        404,
+        "not_found_error",
+    )
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", COUNT])
-def test_g11_aliases_hold_on_every_route(proxy: Ferrule, backend: ScriptedBackend, path: str) -> None:
+def test_g11_aliases_hold_on_every_route(
+    proxy: Ferrule, backend: ScriptedBackend, path: str
+) -> None:
     answer = proxy.ask(path, model="claude-haiku-4-5")
     assert answer.status == 200, answer.text
     asked = [seen for seen in backend.requests + backend.others if seen.method == "POST"]
@@ -94,7 +109,9 @@ def test_k09_what_no_alias_matches_is_unknown(proxy: Ferrule) -> None:
     assert_error(proxy.ask(model="claude-opus-5-5"), 404, "not_found_error", "claude-opus-5-5")
 
 
-def test_g09_a_backend_below_a_path(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
+def test_g09_a_backend_below_a_path(
+    new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]
+) -> None:
     backend = new_backend()
     backend.prefix = "/openai"
     proxy = new_proxy(config_for(backend.url, pool={"engine": "auto"}))
@@ -105,7 +122,9 @@ def test_g09_a_backend_below_a_path(new_backend: Callable[..., ScriptedBackend],
     assert not [target for target in targets if not target.startswith("/openai/")]
 
 
-def test_assertion_42_slash_in_a_model_id(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
+def test_assertion_42_slash_in_a_model_id(
+    new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]
+) -> None:
     backend = new_backend(model="org/name")
     proxy = new_proxy(None, args=["--backend", backend.url, "--dialect", "anthropic"])
     for path in ("/v1/models/org/name", "/v1/models/org%2Fname"):
@@ -116,6 +135,10 @@ def test_assertion_42_slash_in_a_model_id(new_backend: Callable[..., ScriptedBac
 def test_counting_a_long_body(proxy: Ferrule, backend: ScriptedBackend) -> None:
     backend.routes["POST", "/tokenize"] = whole({"detail": "Not Found"}, 404)
     words = "the quick brown fox jumps over the lazy dog " * 2000
-    body: dict[str, Any] = {"messages": [{"role": "user", "content": words}], "system": "S", "tools": [F_TOOL]}
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": words}],
+        "system": "S",
+        "tools": [F_TOOL],
+    }
     count = proxy.ask(COUNT, **body).json()["input_tokens"]
     assert 17_000 < count < 20_000, json.dumps(count)

@@ -1,4 +1,5 @@
-"""Retries and breakers: what another backend may take over, what it must not, and what counts against one."""
+"""Retries and breakers: what another backend may take over, what it must not, and what counts
+against one."""
 
 from __future__ import annotations
 
@@ -8,7 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.doubles.backend import Pause, Reply, Reset, ScriptedBackend, refusal, stream, wait_until, whole
+from tests.doubles.backend import (
+    Pause,
+    Reply,
+    Reset,
+    ScriptedBackend,
+    refusal,
+    stream,
+    wait_until,
+    whole,
+)
 from tests.doubles.events import assert_ends_with_error, read_events, story_of
 from tests.doubles.frames import DONE, ROLE_DELTA, Canned, D, error_frame
 from tests.doubles.proxy import Ferrule, assert_error, config_for
@@ -20,14 +30,21 @@ Pair = tuple[Ferrule, ScriptedBackend, ScriptedBackend]
 
 
 @pytest.fixture(scope="module")
-def shared_pair(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> Pair:
+def shared_pair(
+    new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]
+) -> Pair:
     one, other = new_backend(), new_backend()
-    return new_proxy(config_for(one.url, other.url, pool={"health": SLOW_PROBES, "retries": 2})), one, other
+    return (
+        new_proxy(config_for(one.url, other.url, pool={"health": SLOW_PROBES, "retries": 2})),
+        one,
+        other,
+    )
 
 
 @pytest.fixture
 def pair(shared_pair: Pair) -> Callable[..., tuple[Any, ScriptedBackend, ScriptedBackend]]:
-    """`pair(bad)`: a session whose home plays `bad` and whose second choice plays GOOD; returns ask, home, second."""
+    """`pair(bad)`: a session whose home plays `bad` and whose second choice plays GOOD; returns
+    ask, home, second."""
     proxy, one, other = shared_pair
     one.reset()
     other.reset()
@@ -62,13 +79,22 @@ BEFORE_THE_FIRST_EVENT = {
 
 
 STREAMS_ONLY = ("j05_error-first", "j03_role-then-reset", "a17_only-done", "half-a-frame")
-FAILURES = [(name, streamed) for name in BEFORE_THE_FIRST_EVENT for streamed in (True, False) if streamed or name not in STREAMS_ONLY]
+FAILURES = [
+    (name, streamed)
+    for name in BEFORE_THE_FIRST_EVENT
+    for streamed in (True, False)
+    if streamed or name not in STREAMS_ONLY
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "streamed"), FAILURES, ids=[f"{name}-{'streamed' if streamed else 'whole'}" for name, streamed in FAILURES]
+    ("name", "streamed"),
+    FAILURES,
+    ids=[f"{name}-{'streamed' if streamed else 'whole'}" for name, streamed in FAILURES],
 )
-def test_what_fails_before_the_first_event_is_taken_over(pair: Any, name: str, streamed: bool) -> None:
+def test_what_fails_before_the_first_event_is_taken_over(
+    pair: Any, name: str, streamed: bool
+) -> None:
     ask, home, second = pair(BEFORE_THE_FIRST_EVENT[name])
     answer = ask(stream=streamed)
     assert answer.status == 200, answer.text
@@ -80,9 +106,13 @@ def test_what_fails_before_the_first_event_is_taken_over(pair: Any, name: str, s
     assert answer.headers["x-ferrule-affinity"] == "failover"
 
 
-def test_a_retry_after_a_ping(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
+def test_a_retry_after_a_ping(
+    new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]
+) -> None:
     one, other = new_backend(), new_backend()
-    proxy = new_proxy(config_for(one.url, other.url, pool={"health": SLOW_PROBES}, ping_after_s=0.2))
+    proxy = new_proxy(
+        config_for(one.url, other.url, pool={"health": SLOW_PROBES}, ping_after_s=0.2)
+    )
     one.play(stream(D(ROLE_DELTA), Pause(2.5), Reset()), GOOD)
     other.play(GOOD)
     for n in range(20):
@@ -111,22 +141,37 @@ def test_j09_a_refusal_is_the_clients(pair: Any, status: int) -> None:
 
 def test_j09_twenty_refusals_move_no_breaker(pair: Any, shared_pair: Pair) -> None:
     ask, home, second = pair(
-        whole({"error": {"message": "The input (9 tokens) is longer than the model's context length (8 tokens)."}}, 400)
+        whole(
+            {
+                "error": {
+                    "message": (
+                        "The input (9 tokens) is longer than the model's context length (8 tokens)."
+                    )
+                }
+            },
+            400,
+        )
     )
     for _ in range(20):
-        assert_error(ask(), 400, "invalid_request_error", "prompt is too long: 9 tokens > 8 maximum")
+        assert_error(
+            ask(), 400, "invalid_request_error", "prompt is too long: 9 tokens > 8 maximum"
+        )
     assert len(home.requests) == 20
     assert second.requests == []
     assert shared_pair[0].metric("backend_healthy") == 2
 
 
-def test_a_draining_backend_is_left_at_once(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
+def test_a_draining_backend_is_left_at_once(
+    new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]
+) -> None:
     one, other = new_backend(), new_backend()
     proxy = new_proxy(config_for(one.url, other.url, pool={"health": SLOW_PROBES}))
     one.play(refusal(500, "cannot schedule new futures after shutdown"))
     other.play(GOOD)
     for n in range(20):
-        assert story_of(proxy.stream(headers={"x-claude-code-session-id": f"{n}"}).message) == [("text", "good")]
+        assert story_of(proxy.stream(headers={"x-claude-code-session-id": f"{n}"}).message) == [
+            ("text", "good")
+        ]
     assert len(one.requests) == 1, "its health route still says 200, but it takes nobody new"
 
 
@@ -156,7 +201,9 @@ def test_j01_a_kept_connection_that_died_is_replaced(
             assert proxy.ask(stream=True).status == 200
 
 
-def test_j01_it_closes_as_the_request_arrives(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
+def test_j01_it_closes_as_the_request_arrives(
+    new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]
+) -> None:
     backend = new_backend()
     proxy = new_proxy(config_for(backend.url, pool={"health": SLOW_PROBES, "retries": 0}))
     for _ in range(10):
@@ -168,13 +215,23 @@ def test_j01_it_closes_as_the_request_arrives(new_backend: Callable[..., Scripte
     assert first.connection != again.connection
 
 
-def test_j11_many_failures_at_once_are_one_ejection(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
+def test_j11_many_failures_at_once_are_one_ejection(
+    new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]
+) -> None:
     one, other = new_backend(), new_backend()
-    proxy = new_proxy(config_for(one.url, other.url, pool={"health": {"interval_s": 0.3, "timeout_s": 0.3, "rise": 1}}))
+    proxy = new_proxy(
+        config_for(
+            one.url, other.url, pool={"health": {"interval_s": 0.3, "timeout_s": 0.3, "rise": 1}}
+        )
+    )
     one.play(Reply([Pause(0.3), Reset()], sends_head=False))
     other.play(Canned("ok"))
     with ThreadPoolExecutor(50) as threads:
-        answers = list(threads.map(lambda n: proxy.ask(headers={"x-claude-code-session-id": str(n)}), range(50)))
+        answers = list(
+            threads.map(
+                lambda n: proxy.ask(headers={"x-claude-code-session-id": str(n)}), range(50)
+            )
+        )
     assert {answer.status for answer in answers} <= {200, 500, 502, 529}
     one.play(Canned("ok"))
 
@@ -185,9 +242,13 @@ def test_j11_many_failures_at_once_are_one_ejection(new_backend: Callable[..., S
     wait_until(has_recovered, 20, "the one that failed to be tried again")
 
 
-def test_j13_a_busy_probe_is_not_a_dead_backend(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
+def test_j13_a_busy_probe_is_not_a_dead_backend(
+    new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]
+) -> None:
     backend = new_backend()
-    proxy = new_proxy(config_for(backend.url, pool={"health": {"interval_s": 0.2, "timeout_s": 0.2, "fall": 1}}))
+    proxy = new_proxy(
+        config_for(backend.url, pool={"health": {"interval_s": 0.2, "timeout_s": 0.2, "fall": 1}})
+    )
     backend.routes["GET", "/health"] = whole({}, 429, [("retry-after", "7")])
     backend.others.clear()
     time.sleep(2)
@@ -197,10 +258,14 @@ def test_j13_a_busy_probe_is_not_a_dead_backend(new_backend: Callable[..., Scrip
     assert proxy.ask().status == 200
 
 
-def test_j15_all_down_then_back(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> None:
+def test_j15_all_down_then_back(
+    new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]
+) -> None:
     backend = new_backend()
     health = {"interval_s": 0.2, "timeout_s": 0.2, "fall": 1, "rise": 1}
-    proxy = new_proxy(config_for(backend.url, pool={"health": health, "queue": {"size": 8, "timeout_s": 0.5}}))
+    proxy = new_proxy(
+        config_for(backend.url, pool={"health": health, "queue": {"size": 8, "timeout_s": 0.5}})
+    )
     backend.stop()
     proxy.wait_for_readyz(503, 5)
     begin = time.monotonic()

@@ -1,4 +1,5 @@
-"""Routing: a session stays with its backend, spills where it must, and fails over where that has died."""
+"""Routing: a session stays with its backend, spills where it must, and fails over where that has
+died."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ Trio = tuple[Ferrule, list[ScriptedBackend]]
 
 
 @pytest.fixture(scope="module")
-def shared_trio(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> Trio:
+def shared_trio(
+    new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]
+) -> Trio:
     backends = [new_backend() for _ in range(3)]
     pool = {"health": {"interval_s": 0.3, "timeout_s": 0.3, "fall": 2, "rise": 1}, "slots": 2}
     return new_proxy(config_for(*(backend.url for backend in backends), pool=pool)), backends
@@ -69,7 +72,10 @@ USER_IDS = [
 
 def test_assertion_48_the_forms_of_user_id_are_one_session(trio: Trio) -> None:
     proxy, _ = trio
-    homes = {proxy.ask(metadata={"user_id": user_id}).headers["x-ferrule-backend"] for user_id in USER_IDS}
+    homes = {
+        proxy.ask(metadata={"user_id": user_id}).headers["x-ferrule-backend"]
+        for user_id in USER_IDS
+    }
     homes.add(proxy.ask(headers={SESSION: UUID}).headers["x-ferrule-backend"])
     assert len(homes) == 1
     for odd in ("junk", "{", "", None, json.dumps({"session_id": 7}), json.dumps([])):
@@ -88,9 +94,16 @@ def test_k11_the_opening_of_the_conversation_is_the_key(trio: Trio) -> None:
     homes = Counter[str]()
     for n in range(12):
         opening: list[Any] = [{"role": "user", "content": f"question {n}"}]
-        more = [*opening, {"role": "assistant", "content": "a"}, {"role": "user", "content": "more"}]
+        more = [
+            *opening,
+            {"role": "assistant", "content": "a"},
+            {"role": "user", "content": "more"},
+        ]
         noted = f"x-anthropic-billing-header: cch={n:05x};\nS"
-        names = {proxy.ask(messages=turn, system=system).headers["x-ferrule-backend"] for turn, system in ((opening, "S"), (more, noted))}
+        names = {
+            proxy.ask(messages=turn, system=system).headers["x-ferrule-backend"]
+            for turn, system in ((opening, "S"), (more, noted))
+        }
         assert len(names) == 1
         homes.update(names)
     assert len(homes) > 1

@@ -25,13 +25,27 @@ USER_INFO = "u:hunter2"
 
 
 @pytest.fixture(scope="module")
-def shared_guarded(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend, tmp_path_factory: pytest.TempPathFactory) -> Ferrule:
-    keys = [key_entry("canary"), key_entry("narrow", models=["other-*"]), key_entry("a"), key_entry("b")]
+def shared_guarded(
+    new_proxy: Callable[..., Ferrule],
+    shared_backend: ScriptedBackend,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Ferrule:
+    keys = [
+        key_entry("canary"),
+        key_entry("narrow", models=["other-*"]),
+        key_entry("a"),
+        key_entry("b"),
+    ]
     path = write_keys(tmp_path_factory.mktemp("keys"), *keys)
     pool = {"api_key": "${POOL_KEY}", "timeouts": {"first_event_s": 1, "total_s": 2}, "retries": 0}
     edge = {"header_s": 1, "body_stall_s": 1, "idle_s": 2}
-    config = config_for(shared_backend.url, auth={"keys_file": path}, pool=pool, body_limit_mb=1, edge=edge)
-    config["pools"]["user"] = {"backends": [shared_backend.url.replace("http://", f"http://{USER_INFO}@")], "engine": "vllm"}
+    config = config_for(
+        shared_backend.url, auth={"keys_file": path}, pool=pool, body_limit_mb=1, edge=edge
+    )
+    config["pools"]["user"] = {
+        "backends": [shared_backend.url.replace("http://", f"http://{USER_INFO}@")],
+        "engine": "vllm",
+    }
     config["models"].append({"id": "by-user", "pool": "user", "upstream": "m"})
     return new_proxy(config, env={"POOL_KEY": POOL_KEY}, args=["--log-level", "debug"])
 
@@ -64,8 +78,12 @@ BAD_CREDENTIALS: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 @pytest.mark.parametrize("name", BAD_CREDENTIALS)
-def test_p07_no_valid_key_no_answer(guarded: Ferrule, backend: ScriptedBackend, method: str, path: str, name: str) -> None:
-    answer = guarded.client.request(method, path, REQ() if method == "POST" else None, BAD_CREDENTIALS[name])
+def test_p07_no_valid_key_no_answer(
+    guarded: Ferrule, backend: ScriptedBackend, method: str, path: str, name: str
+) -> None:
+    answer = guarded.client.request(
+        method, path, REQ() if method == "POST" else None, BAD_CREDENTIALS[name]
+    )
     assert_error(answer, 401, "authentication_error")
     assert answer.headers["x-should-retry"] == "false"
     assert "sk-" not in answer.text
@@ -131,12 +149,25 @@ def test_p03_a_canary_is_found_nowhere(guarded: Ferrule, backend: ScriptedBacken
     for play in WAYS_OUT.values():
         backend.play(play)
         for streamed in (True, False):
-            answer = guarded.ask(headers=headers, stream=streamed, messages=[{"role": "user", "content": CANARY_PROMPT}])
+            answer = guarded.ask(
+                headers=headers,
+                stream=streamed,
+                messages=[{"role": "user", "content": CANARY_PROMPT}],
+            )
             told.append(answer.text + str(answer.headers))
-    for body in (b"{", b'{"model":"%s"}' % CANARY_PROMPT.encode(), b'{"messages":"%s"}' % CANARY_PROMPT.encode()):
+    for body in (
+        b"{",
+        b'{"model":"%s"}' % CANARY_PROMPT.encode(),
+        b'{"messages":"%s"}' % CANARY_PROMPT.encode(),
+    ):
         told.append(str(guarded.client.post("/v1/messages", body, headers).headers))
     told.append(guarded.ask(headers=headers, model="nope").text)
-    surfaces = [*told, guarded.log(), guarded.admin_get("/metrics").text, guarded.admin_get("/status").text]
+    surfaces = [
+        *told,
+        guarded.log(),
+        guarded.admin_get("/metrics").text,
+        guarded.admin_get("/status").text,
+    ]
     for secret in (CANARY_KEY, key_entry("canary")["sha256"], POOL_KEY, "hunter2"):
         assert not [surface for surface in surfaces if secret in surface], secret
     for surface in surfaces[-3:]:
@@ -145,12 +176,22 @@ def test_p03_a_canary_is_found_nowhere(guarded: Ferrule, backend: ScriptedBacken
         assert CANARY_KEY not in str(seen.headers)
 
 
-def test_p05_user_and_password_of_a_backend_are_redacted(guarded: Ferrule, backend: ScriptedBackend) -> None:
+def test_p05_user_and_password_of_a_backend_are_redacted(
+    guarded: Ferrule, backend: ScriptedBackend
+) -> None:
     assert guarded.ask(headers=bearer("a"), model="by-user").status == 200
-    assert backend.last.header("authorization") == "Basic " + base64.b64encode(USER_INFO.encode()).decode()
+    assert (
+        backend.last.header("authorization")
+        == "Basic " + base64.b64encode(USER_INFO.encode()).decode()
+    )
     backend.play(refusal(500), Reply([Reset()], sends_head=False))
     told = [guarded.ask(headers=bearer("a"), model="by-user").text for _ in range(2)]
-    for surface in (*told, guarded.log(), guarded.admin_get("/metrics").text, guarded.admin_get("/status").text):
+    for surface in (
+        *told,
+        guarded.log(),
+        guarded.admin_get("/metrics").text,
+        guarded.admin_get("/status").text,
+    ):
         assert "hunter2" not in surface
 
 
@@ -158,7 +199,9 @@ def test_p15_each_line_names_its_caller(guarded: Ferrule) -> None:
     for n in range(40):
         guarded.ask(headers=bearer("ab"[n % 2]), model="m")
     time.sleep(0.3)
-    tenants = [line.get("tenant") for line in guarded.log_lines() if line.get("tenant") in ("a", "b")][-40:]
+    tenants = [
+        line.get("tenant") for line in guarded.log_lines() if line.get("tenant") in ("a", "b")
+    ][-40:]
     assert tenants == ["a", "b"] * 20
 
 
@@ -169,7 +212,10 @@ def test_b21_a_body_without_end_is_cut_at_the_limit(guarded: Ferrule) -> None:
     before = guarded.memory_kb()
     host, port = guarded.listen.split(":")
     with socket.create_connection((host, int(port)), timeout=10) as client:
-        client.sendall(b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: sk-canary\r\ntransfer-encoding: chunked\r\n\r\n")
+        client.sendall(
+            b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: "
+            b"sk-canary\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
         sent = 0
         with contextlib.suppress(ConnectionError):
             while sent < 200_000_000 and not select.select([client], [], [], 0)[0]:
@@ -184,12 +230,18 @@ def test_b21_a_body_without_end_is_cut_at_the_limit(guarded: Ferrule) -> None:
 
 
 def test_b21_a_body_over_the_limit(guarded: Ferrule) -> None:
-    answer = guarded.ask(headers=bearer("a"), messages=[{"role": "user", "content": "x" * 1_500_000}])
+    answer = guarded.ask(
+        headers=bearer("a"), messages=[{"role": "user", "content": "x" * 1_500_000}]
+    )
     assert_error(answer, 413, "request_too_large")
 
 
 def test_a_bomb_costs_nothing(guarded: Ferrule) -> None:
-    bomb = gzip.compress(b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"' + b"x" * 30_000_000 + b'"}]}')
+    bomb = gzip.compress(
+        b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"'
+        + b"x" * 30_000_000
+        + b'"}]}'
+    )
     before = guarded.memory_kb()
     answer = guarded.client.post("/v1/messages", bomb, {**bearer("a"), "content-encoding": "gzip"})
     assert_error(answer, 413, "request_too_large")
@@ -198,8 +250,17 @@ def test_a_bomb_costs_nothing(guarded: Ferrule) -> None:
 
 def test_a_compressed_body_is_read(guarded: Ferrule) -> None:
     body = gzip.compress(b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]}')
-    assert guarded.client.post("/v1/messages", body, {**bearer("a"), "content-encoding": "gzip"}).status == 200
-    assert_error(guarded.client.post("/v1/messages", body, {**bearer("a"), "content-encoding": "lzma"}), 415, "invalid_request_error")
+    assert (
+        guarded.client.post(
+            "/v1/messages", body, {**bearer("a"), "content-encoding": "gzip"}
+        ).status
+        == 200
+    )
+    assert_error(
+        guarded.client.post("/v1/messages", body, {**bearer("a"), "content-encoding": "lzma"}),
+        415,
+        "invalid_request_error",
+    )
 
 
 HEAD = "POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: sk-canary\r\n"
@@ -233,7 +294,9 @@ SMUGGLED = post("/v1/messages", REQ(messages=[{"role": "user", "content": "smugg
         "extension",
     ],
 )
-def test_ambiguous_framing_is_refused(guarded: Ferrule, backend: ScriptedBackend, framing: str) -> None:
+def test_ambiguous_framing_is_refused(
+    guarded: Ferrule, backend: ScriptedBackend, framing: str
+) -> None:
     answer = guarded.client.raw(HEAD.encode() + framing.encode() + SMUGGLED)
     assert answer == b"" or answer.split(b" ")[1][:1] == b"4", answer[:200]
     assert backend.requests == []
@@ -242,10 +305,16 @@ def test_ambiguous_framing_is_refused(guarded: Ferrule, backend: ScriptedBackend
 
 @pytest.mark.parametrize(
     ("sent", "limit_s"),
-    [(b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n", 1), (HEAD.encode() + b"content-length: 100\r\n\r\n{", 1), (b"", 2)],
+    [
+        (b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n", 1),
+        (HEAD.encode() + b"content-length: 100\r\n\r\n{", 1),
+        (b"", 2),
+    ],
     ids=["header", "body", "idle"],
 )
-def test_slow_clients_are_cut_at_their_deadlines(guarded: Ferrule, sent: bytes, limit_s: float) -> None:
+def test_slow_clients_are_cut_at_their_deadlines(
+    guarded: Ferrule, sent: bytes, limit_s: float
+) -> None:
     host, port = guarded.listen.split(":")
     begin = time.monotonic()
     with socket.create_connection((host, int(port)), timeout=limit_s + 5) as client:
@@ -255,7 +324,11 @@ def test_slow_clients_are_cut_at_their_deadlines(guarded: Ferrule, sent: bytes, 
     assert time.monotonic() - begin < limit_s + 3
 
 
-def test_beyond_loopback_needs_keys(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend, tmp_path: Any) -> None:
-    proxy = Ferrule(config_for(shared_backend.url), tmp_path, args=["--listen", "0.0.0.0:0"], waits=False)
+def test_beyond_loopback_needs_keys(
+    new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend, tmp_path: Any
+) -> None:
+    proxy = Ferrule(
+        config_for(shared_backend.url), tmp_path, args=["--listen", "0.0.0.0:0"], waits=False
+    )
     assert proxy.process.wait(15) == 1
     assert "allow_anonymous" in proxy.log()

@@ -1,4 +1,5 @@
-"""Order of events and the life of a block: what the backend tells, whatever its order, becomes a valid message."""
+"""Order of events and the life of a block: what the backend tells, whatever its order, becomes a
+valid message."""
 
 from __future__ import annotations
 
@@ -22,15 +23,33 @@ def test_a01_tool_arguments_after_text(told: Told) -> None:
 
 
 def test_a03_the_stream_folds_to_the_whole_reply(proxy: Ferrule, backend: ScriptedBackend) -> None:
-    backend.play(Canned("Look.", reasoning="hm", calls=[("call_1", "Bash", LS)], prompt_tokens=9, completion_tokens=4, cached_tokens=2))
+    backend.play(
+        Canned(
+            "Look.",
+            reasoning="hm",
+            calls=[("call_1", "Bash", LS)],
+            prompt_tokens=9,
+            completion_tokens=4,
+            cached_tokens=2,
+        )
+    )
     streamed, replied = proxy.stream().message, proxy.message()
-    assert story_of(streamed) == story_of(replied) == [("thinking", "hm"), ("text", "Look."), ("tool_use", "Bash", {"command": "ls"})]
+    assert (
+        story_of(streamed)
+        == story_of(replied)
+        == [("thinking", "hm"), ("text", "Look."), ("tool_use", "Bash", {"command": "ls"})]
+    )
     assert streamed["stop_reason"] == replied["stop_reason"] == "tool_use"
     assert streamed["usage"] == {**streamed["usage"], **replied["usage"]}
 
 
 def test_a05_reasoning_and_content_in_one_delta(told: Told) -> None:
-    message = told(D({"reasoning_content": "plan"}), D({"reasoning_content": " end.", "content": "Hi"}), D({}, "stop"), DONE)
+    message = told(
+        D({"reasoning_content": "plan"}),
+        D({"reasoning_content": " end.", "content": "Hi"}),
+        D({}, "stop"),
+        DONE,
+    )
     assert story_of(message) == [("thinking", "plan end."), ("text", "Hi")]
 
 
@@ -41,7 +60,9 @@ def test_a07_reasoning_then_tool(told: Told) -> None:
 
 
 def test_a09_text_after_a_tool(told: Told) -> None:
-    message = told(D({"content": "a"}), TC(0, "c1", "F", "{}"), D({"content": "b"}), D({}, "tool_calls"), DONE)
+    message = told(
+        D({"content": "a"}), TC(0, "c1", "F", "{}"), D({"content": "b"}), D({}, "tool_calls"), DONE
+    )
     assert story_of(message) == [("text", "a"), ("tool_use", "F", {}), ("text", "b")]
     assert message["stop_reason"] == "tool_use"
 
@@ -72,15 +93,23 @@ def test_a15_a_call_cut_by_length(told: Told, proxy: Ferrule, backend: ScriptedB
     assert replied["content"][0]["input"] in ({}, {"command": "ls -"})
 
 
-@pytest.mark.parametrize("steps", [[DONE], [], [Close()], [D(ROLE_DELTA), DONE]], ids=["only-done", "empty", "closed", "role-only"])
-def test_a17_a_stream_without_an_answer_is_an_error(proxy: Ferrule, backend: ScriptedBackend, steps: list[bytes]) -> None:
+@pytest.mark.parametrize(
+    "steps",
+    [[DONE], [], [Close()], [D(ROLE_DELTA), DONE]],
+    ids=["only-done", "empty", "closed", "role-only"],
+)
+def test_a17_a_stream_without_an_answer_is_an_error(
+    proxy: Ferrule, backend: ScriptedBackend, steps: list[bytes]
+) -> None:
     backend.play(stream(*steps))
     answer = proxy.ask(stream=True)
     assert answer.status in (500, 502)
     assert_error(answer, answer.status, "api_error")
 
 
-def test_a19_ends_at_done_not_at_the_end_of_the_connection(proxy: Ferrule, backend: ScriptedBackend) -> None:
+def test_a19_ends_at_done_not_at_the_end_of_the_connection(
+    proxy: Ferrule, backend: ScriptedBackend
+) -> None:
     hold = Hold()
     backend.play(stream(D(ROLE_DELTA), D({}, "stop"), DONE, hold))
     begin = time.monotonic()
@@ -92,7 +121,12 @@ def test_a19_ends_at_done_not_at_the_end_of_the_connection(proxy: Ferrule, backe
 
 
 def test_a21_null_members_change_nothing(told: Told) -> None:
-    later = {"index": 0, "id": None, "type": None, "function": {"name": None, "arguments": '{"a":1}'}}
+    later = {
+        "index": 0,
+        "id": None,
+        "type": None,
+        "function": {"name": None, "arguments": '{"a":1}'},
+    }
     message = told(TC(0, "c1", "Write", ""), D({"tool_calls": [later]}), D({}, "tool_calls"), DONE)
     assert story_of(message) == [("tool_use", "Write", {"a": 1})]
 
@@ -103,12 +137,18 @@ def test_a23_usage_after_the_finish_reason(told: Told) -> None:
 
 
 def test_a25_done_inside_content(told: Told) -> None:
-    message = told(D({"content": "print('data: [DONE]')"}), D({"content": " after"}), D({}, "stop"), DONE)
+    message = told(
+        D({"content": "print('data: [DONE]')"}), D({"content": " after"}), D({}, "stop"), DONE
+    )
     assert story_of(message) == [("text", "print('data: [DONE]') after")]
 
 
-def test_a27_a_backend_that_answers_in_another_shape(proxy: Ferrule, backend: ScriptedBackend) -> None:
-    foreign = b"event: message_start\n" + frame({"type": "message_start", "message": {"content": []}})
+def test_a27_a_backend_that_answers_in_another_shape(
+    proxy: Ferrule, backend: ScriptedBackend
+) -> None:
+    foreign = b"event: message_start\n" + frame(
+        {"type": "message_start", "message": {"content": []}}
+    )
     backend.play(stream(foreign, b"event: message_stop\n" + frame({"type": "message_stop"})))
     answer = proxy.ask(stream=True)
     assert answer.status in (500, 502)

@@ -12,22 +12,40 @@ from tests.doubles.frames import ABSENT, DONE, TC, Canned, D
 from tests.doubles.proxy import Ferrule, assert_error
 from tests.e2e.conftest import Sent, Told
 
-F_TOOL = {"name": "F", "description": "does F", "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+F_TOOL = {
+    "name": "F",
+    "description": "does F",
+    "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}},
+}
 SEARCH_TOOL = {"type": "web_search_20250305", "name": "web_search"}
-COMPUTER_TOOL = {"type": "computer_20250124", "name": "computer", "display_width_px": 1, "display_height_px": 1}
+COMPUTER_TOOL = {
+    "type": "computer_20250124",
+    "name": "computer",
+    "display_width_px": 1,
+    "display_height_px": 1,
+}
 
 
 def history(tool_input: Any, *, name: str = "F", id_: str = "toolu_1") -> list[dict[str, Any]]:
     return [
         {"role": "user", "content": "go"},
-        {"role": "assistant", "content": [{"type": "tool_use", "id": id_, "name": name, "input": tool_input}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": id_, "name": name, "input": tool_input}],
+        },
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id_, "content": "ok"}]},
     ]
 
 
 def test_c01_the_name_repeated_on_every_piece(told: Told) -> None:
-    frames = [TC(0, "c1", "read_file", ""), TC(0, "c1", "read_file", '{"p"'), TC(0, "c1", "read_file", ":1}")]
-    assert story_of(told(*frames, D({}, "tool_calls"), DONE)) == [("tool_use", "read_file", {"p": 1})]
+    frames = [
+        TC(0, "c1", "read_file", ""),
+        TC(0, "c1", "read_file", '{"p"'),
+        TC(0, "c1", "read_file", ":1}"),
+    ]
+    assert story_of(told(*frames, D({}, "tool_calls"), DONE)) == [
+        ("tool_use", "read_file", {"p": 1})
+    ]
 
 
 def test_c03_null_means_unchanged(told: Told) -> None:
@@ -35,17 +53,27 @@ def test_c03_null_means_unchanged(told: Told) -> None:
     assert story_of(told(*frames, D({}, "tool_calls"), DONE)) == [("tool_use", "F", {"a": 1})]
 
 
-@pytest.mark.parametrize("id_", [ABSENT, "", None, "call_0", "functions.F:0"], ids=["absent", "empty", "null", "numbered", "kimi"])
+@pytest.mark.parametrize(
+    "id_",
+    [ABSENT, "", None, "call_0", "functions.F:0"],
+    ids=["absent", "empty", "null", "numbered", "kimi"],
+)
 def test_c05_ids_are_unique_and_safe(told: Told, id_: Any) -> None:
-    seen = {told(TC(0, id_, "F", "{}"), D({}, "tool_calls"), DONE)["content"][0]["id"] for _ in range(2)}
+    seen = {
+        told(TC(0, id_, "F", "{}"), D({}, "tool_calls"), DONE)["content"][0]["id"] for _ in range(2)
+    }
     assert len(seen) == 2
     for one in seen:
         assert one.startswith("toolu_")
         assert one.replace("_", "").replace("-", "").isalnum()
 
 
-@pytest.mark.parametrize(("finish", "stop_reason"), [("length", "max_tokens"), ("tool_calls", "tool_use")])
-def test_c07_arguments_that_are_not_json(proxy: Ferrule, backend: ScriptedBackend, finish: str, stop_reason: str) -> None:
+@pytest.mark.parametrize(
+    ("finish", "stop_reason"), [("length", "max_tokens"), ("tool_calls", "tool_use")]
+)
+def test_c07_arguments_that_are_not_json(
+    proxy: Ferrule, backend: ScriptedBackend, finish: str, stop_reason: str
+) -> None:
     backend.play(Canned(calls=[("c1", "F", '{"command": "ls')], finish=finish))
     message = proxy.message()
     assert isinstance(message["content"][0]["input"], dict)
@@ -54,17 +82,26 @@ def test_c07_arguments_that_are_not_json(proxy: Ferrule, backend: ScriptedBacken
 
 
 def test_c09_arguments_as_an_object(proxy: Ferrule, backend: ScriptedBackend, told: Told) -> None:
-    assert story_of(told(TC(0, "c1", "F", {"a": 1}), D({}, "tool_calls"), DONE)) == [("tool_use", "F", {"a": 1})]
+    assert story_of(told(TC(0, "c1", "F", {"a": 1}), D({}, "tool_calls"), DONE)) == [
+        ("tool_use", "F", {"a": 1})
+    ]
     answer = Canned(calls=[("c1", "F", "")]).whole()
     answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] = {"a": 1}
-    backend.play(lambda seen: stream(TC(0, "c1", "F", {"a": 1}), D({}, "tool_calls"), DONE) if seen.json.get("stream") else whole(answer))
+    backend.play(
+        lambda seen: (
+            stream(TC(0, "c1", "F", {"a": 1}), D({}, "tool_calls"), DONE)
+            if seen.json.get("stream")
+            else whole(answer)
+        )
+    )
     assert story_of(proxy.message()) == [("tool_use", "F", {"a": 1})]
 
 
 def test_c11_tool_inputs_keep_their_order_and_bytes(sent: Sent) -> None:
     raw = {"z": 1, "a": {"y": 2, "b": 3}, "n": 1.0, "s": "é"}
     bodies = [
-        sent(messages=[*history(raw), *more]) for more in ([], [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}])
+        sent(messages=[*history(raw), *more])
+        for more in ([], [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}])
     ]
     arguments = {body["messages"][1]["tool_calls"][0]["function"]["arguments"] for body in bodies}
     (text,) = arguments
@@ -86,7 +123,11 @@ def test_c13_odd_tool_names_go_there_and_back(proxy: Ferrule, backend: ScriptedB
         {**F_TOOL, "name": LONG_NAME[:64]},
         {**F_TOOL, "name": LONG_NAME.replace(".", "_").replace("/", "_")[:64]},
     ]
-    asked: dict[str, Any] = {"tools": tools, "tool_choice": {"type": "tool", "name": LONG_NAME}, "messages": history({}, name=LONG_NAME)}
+    asked: dict[str, Any] = {
+        "tools": tools,
+        "tool_choice": {"type": "tool", "name": LONG_NAME},
+        "messages": history({}, name=LONG_NAME),
+    }
     for message in (proxy.message(**asked), proxy.stream(**asked).message):
         assert message["content"][0]["name"] == LONG_NAME
     body = backend.last.json
@@ -106,7 +147,10 @@ def test_c17_a_tool_nobody_can_run_is_reported(proxy: Ferrule, backend: Scripted
     before = proxy.metric("dropped_params_total")
     answer = proxy.ask(tools=[F_TOOL, COMPUTER_TOOL])
     assert answer.status == 200, answer.text
-    assert "computer" in answer.headers["x-ferrule-dropped"] or "tools" in answer.headers["x-ferrule-dropped"]
+    assert (
+        "computer" in answer.headers["x-ferrule-dropped"]
+        or "tools" in answer.headers["x-ferrule-dropped"]
+    )
     assert proxy.metric("dropped_params_total") > before
     assert [tool["function"]["name"] for tool in backend.last.json["tools"]] == ["F"]
 
@@ -122,8 +166,13 @@ def test_c17_a_tool_nobody_can_run_is_reported(proxy: Ferrule, backend: Scripted
     ids=["auto", "any", "none", "tool"],
 )
 @pytest.mark.parametrize("single", [False, True], ids=["parallel", "single"])
-def test_c19_tool_choice(sent: Sent, choice: dict[str, Any], upstream: list[Any], single: bool) -> None:
-    body = sent(tools=[F_TOOL], tool_choice={**choice, **({"disable_parallel_tool_use": True} if single else {})})
+def test_c19_tool_choice(
+    sent: Sent, choice: dict[str, Any], upstream: list[Any], single: bool
+) -> None:
+    body = sent(
+        tools=[F_TOOL],
+        tool_choice={**choice, **({"disable_parallel_tool_use": True} if single else {})},
+    )
     assert body.get("tool_choice") in upstream
     if choice["type"] == "none":
         assert body.get("tool_choice") == "none" or "tools" not in body
@@ -131,9 +180,14 @@ def test_c19_tool_choice(sent: Sent, choice: dict[str, Any], upstream: list[Any]
         assert body["parallel_tool_calls"] is False
 
 
-def test_c19_one_call_is_told_where_one_was_asked_for(proxy: Ferrule, backend: ScriptedBackend) -> None:
+def test_c19_one_call_is_told_where_one_was_asked_for(
+    proxy: Ferrule, backend: ScriptedBackend
+) -> None:
     backend.play(Canned(calls=[("c1", "F", "{}"), ("c2", "F", "{}")]))
-    asked: dict[str, Any] = {"tools": [F_TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+    asked: dict[str, Any] = {
+        "tools": [F_TOOL],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+    }
     for message in (proxy.stream(**asked).message, proxy.message(**asked)):
         assert story_of(message) == [("tool_use", "F", {})]
 
@@ -152,7 +206,10 @@ def test_k05_deferred_tools_are_hidden_until_referenced(sent: Sent) -> None:
     reference = [{"type": "tool_reference", "tool_name": "F"}]
     found = [
         *history({}, name="G")[:2],
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": reference}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": reference}],
+        },
     ]
     body = sent(tools=tools, messages=found)
     assert sorted(tool["function"]["name"] for tool in body["tools"]) == ["F", "G"]

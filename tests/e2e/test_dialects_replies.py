@@ -28,26 +28,42 @@ def both(proxy: Ferrule, **overrides: Any) -> list[dict[str, Any]]:
     ],
     ids=DIALECTS,
 )
-def test_reasoning(dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str, blocks: Any, signature: str) -> None:
+def test_reasoning(
+    dialects: dict[str, Ferrule],
+    wide_backend: ScriptedBackend,
+    dialect: str,
+    blocks: Any,
+    signature: str,
+) -> None:
     wide_backend.play(Canned("answer", reasoning="plan"))
     told = both(dialects[dialect], thinking=ON)
     assert story_of(told[0]) == story_of(told[1])
-    if dialect == "tokenify":  # one piece, reasoning first; what stands between the two is the gateway's choice
+    if (
+        dialect == "tokenify"
+    ):  # one piece, reasoning first; what stands between the two is the gateway's choice
         ((kind, text),) = story_of(told[0])
         assert kind == "text"
         assert text.startswith("plan")
         assert text.endswith("answer")
     else:
         assert story_of(told[0]) == blocks
-        assert [message["content"][0]["signature"][: len(signature)] for message in told] == [signature] * 2
+        assert [message["content"][0]["signature"][: len(signature)] for message in told] == [
+            signature
+        ] * 2
 
 
 @pytest.mark.parametrize("dialect", ["pooled", "anthropic"])
-def test_a_signature_restores_the_reasoning(dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str) -> None:
+def test_a_signature_restores_the_reasoning(
+    dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str
+) -> None:
     wide_backend.play(Canned("answer", reasoning="the exact plan"))
     for message in both(dialects[dialect], thinking={**ON, "display": "omitted"}):
         assert message["content"][0]["thinking"] == ""
-        turns = [{"role": "user", "content": "u"}, {"role": "assistant", "content": message["content"]}, {"role": "user", "content": "v"}]
+        turns = [
+            {"role": "user", "content": "u"},
+            {"role": "assistant", "content": message["content"]},
+            {"role": "user", "content": "v"},
+        ]
         assert dialects[dialect].ask(messages=turns).status == 200
         assert wide_backend.last.json["messages"][1]["reasoning"] == "the exact plan"
 
@@ -58,7 +74,13 @@ STOPS: dict[str, tuple[Canned, Any, Any, Any, Any]] = {
     "length": (Canned("x", finish="length", completion_tokens=64), *[("max_tokens", None)] * 4),
     "calls": (Canned(calls=[("c1", "F", "{}")]), *[("tool_use", None)] * 4),
     "a stop sequence": (Canned("x", stop_reason="END"), ("end_turn", None), END, END, END),
-    "content_filter": (Canned("x", finish="content_filter"), ("refusal", None), ("end_turn", None), ("refusal", None), ("refusal", None)),
+    "content_filter": (
+        Canned("x", finish="content_filter"),
+        ("refusal", None),
+        ("end_turn", None),
+        ("refusal", None),
+        ("refusal", None),
+    ),
     "an unknown reason": (Canned("x", finish="novel"), *[("end_turn", None)] * 4),
     "the window is full": (
         Canned("x", finish="length", prompt_tokens=199_999, completion_tokens=1),
@@ -68,12 +90,25 @@ STOPS: dict[str, tuple[Canned, Any, Any, Any, Any]] = {
         ("model_context_window_exceeded", None),
     ),
 }
-STOP_CELLS = [(dialect, row, STOPS[row][0], cell) for row in STOPS for dialect, cell in zip(DIALECTS, STOPS[row][1:], strict=True)]
+STOP_CELLS = [
+    (dialect, row, STOPS[row][0], cell)
+    for row in STOPS
+    for dialect, cell in zip(DIALECTS, STOPS[row][1:], strict=True)
+]
 
 
-@pytest.mark.parametrize(("dialect", "row", "answer", "cell"), STOP_CELLS, ids=[f"{row}-{dialect}" for dialect, row, *_ in STOP_CELLS])
+@pytest.mark.parametrize(
+    ("dialect", "row", "answer", "cell"),
+    STOP_CELLS,
+    ids=[f"{row}-{dialect}" for dialect, row, *_ in STOP_CELLS],
+)
 def test_stop_reasons(
-    dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str, row: str, answer: Canned, cell: tuple[str, str | None]
+    dialects: dict[str, Ferrule],
+    wide_backend: ScriptedBackend,
+    dialect: str,
+    row: str,
+    answer: Canned,
+    cell: tuple[str, str | None],
 ) -> None:
     wide_backend.play(answer)
     for message in both(dialects[dialect], stop_sequences=["END"]):
@@ -85,12 +120,19 @@ def test_usage(dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dial
     wide_backend.play(Canned("x", prompt_tokens=1000, cached_tokens=900, completion_tokens=5))
     for message in both(dialects[dialect]):
         usage = message["usage"]
-        numbers = (usage["input_tokens"], usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"], usage["output_tokens"])
+        numbers = (
+            usage["input_tokens"],
+            usage["cache_read_input_tokens"],
+            usage["cache_creation_input_tokens"],
+            usage["output_tokens"],
+        )
         assert numbers == (100, 900, 0, 5)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_failure_after_the_stream_began(dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str) -> None:
+def test_failure_after_the_stream_began(
+    dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str
+) -> None:
     wide_backend.play(stream(D({"content": "x"}), error_frame(), DONE))
     events = dialects[dialect].stream().events
     assert story_of(assert_ends_with_error(events)) == [("text", "x")]
@@ -121,7 +163,12 @@ BUSY: list[tuple[str, int, int, str]] = [
 
 @pytest.mark.parametrize(("dialect", "status", "told", "kind"), BUSY)
 def test_a_busy_backend(
-    dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str, status: int, told: int, kind: str
+    dialects: dict[str, Ferrule],
+    wide_backend: ScriptedBackend,
+    dialect: str,
+    status: int,
+    told: int,
+    kind: str,
 ) -> None:
     wide_backend.play(refusal(status))
     for streamed in (False, True):
@@ -137,7 +184,13 @@ GATE: list[tuple[str, int, str]] = [
 
 
 @pytest.mark.parametrize(("dialect", "told", "kind"), GATE)
-def test_a_full_gate(keyed_dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str, told: int, kind: str) -> None:
+def test_a_full_gate(
+    keyed_dialects: dict[str, Ferrule],
+    wide_backend: ScriptedBackend,
+    dialect: str,
+    told: int,
+    kind: str,
+) -> None:
     proxy = keyed_dialects[dialect]
     answers = [proxy.ask(headers={"x-api-key": "sk-slow"}) for _ in range(2)]
     assert answers[0].status == 200
@@ -146,7 +199,9 @@ def test_a_full_gate(keyed_dialects: dict[str, Ferrule], wide_backend: ScriptedB
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_keys(keyed_dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str) -> None:
+def test_keys(
+    keyed_dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str
+) -> None:
     proxy = keyed_dialects[dialect]
     message = assert_error(proxy.ask(), 401, "authentication_error")
     if dialect == "token-factory":
@@ -161,10 +216,17 @@ def test_keys(keyed_dialects: dict[str, Ferrule], wide_backend: ScriptedBackend,
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize(
     ("headers", "is_anthropic"),
-    [({"anthropic-version": "x"}, True), ({"x-api-key": "k"}, True), ({"x-api-key": "k", "authorization": "Bearer k"}, False), ({}, False)],
+    [
+        ({"anthropic-version": "x"}, True),
+        ({"x-api-key": "k"}, True),
+        ({"x-api-key": "k", "authorization": "Bearer k"}, False),
+        ({}, False),
+    ],
     ids=["version", "x-api-key", "both-keys", "nothing"],
 )
-def test_models(dialects: dict[str, Ferrule], dialect: str, headers: dict[str, str], is_anthropic: bool) -> None:
+def test_models(
+    dialects: dict[str, Ferrule], dialect: str, headers: dict[str, str], is_anthropic: bool
+) -> None:
     listed = dialects[dialect].client.get("/v1/models", headers).json()
     assert {entry["id"] for entry in listed["data"]} == {"m", "tiers", "seeing"}
     assert all(("created_at" in entry) >= is_anthropic for entry in listed["data"])
@@ -172,7 +234,9 @@ def test_models(dialects: dict[str, Ferrule], dialect: str, headers: dict[str, s
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_message_ids(dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str) -> None:
+def test_message_ids(
+    dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str
+) -> None:
     for message in both(dialects[dialect]):
         prefix, _, rest = message["id"].partition("_")
         assert prefix == "msg"

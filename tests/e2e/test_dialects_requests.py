@@ -1,6 +1,8 @@
-"""The request side of the four dialects: one row per promise, one cell per dialect, each asserted by what goes upstream.
+"""The request side of the four dialects: one row per promise, one cell per dialect, each asserted
+by what goes upstream.
 
-Reads like the document: `Up` is what the backend gets, `Dropped` what it does not get (and the client is told), `Refused` a 400.
+Reads like the document: `Up` is what the backend gets, `Dropped` what it does not get (and the
+client is told), `Refused` a 400.
 """
 
 from __future__ import annotations
@@ -22,13 +24,22 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required":
 FORMAT = {"type": "json_schema", "schema": SCHEMA}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
 LOOK = [{"role": "user", "content": [{"type": "text", "text": "look"}, IMAGE]}]
-FOUND = {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "found"}]}
-TF_BUDGET = '"thinking" is not supported for this model. Remove the "thinking" parameter or use a model that supports extended thinking.'
+FOUND = {
+    "type": "search_result",
+    "source": "s",
+    "title": "t",
+    "content": [{"type": "text", "text": "found"}],
+}
+TF_BUDGET = (
+    '"thinking" is not supported for this model. Remove the "thinking" parameter or use a model '
+    "that supports extended thinking."
+)
 
 
 @dataclass(frozen=True)
 class Up:
-    """200, and upstream these members (a dotted path reaches inside; ABSENT: it must not be there)."""
+    """200, and upstream these members (a dotted path reaches inside; ABSENT: it must not be
+    there)."""
 
     members: dict[str, Any]
 
@@ -69,25 +80,57 @@ def up(**members: Any) -> Up:
 NOTE = Says(has=("[image omitted: this model reads text only]",), lacks=(PIXEL,))
 FORWARDED = Says(has=(f"data:image/png;base64,{PIXEL}",))
 SCHEMA_SENT = up(response_format__json_schema__schema=SCHEMA)
-ONLY_F = up(tools=[{"type": "function", "function": {"name": "F", "description": "does F", "parameters": F_TOOL["input_schema"]}}])
+ONLY_F = up(
+    tools=[
+        {
+            "type": "function",
+            "function": {
+                "name": "F",
+                "description": "does F",
+                "parameters": F_TOOL["input_schema"],
+            },
+        }
+    ]
+)
 
 # row: what the client sends; token-factory, pooled, tokenify, anthropic
 ROWS: dict[str, tuple[dict[str, Any], Any, Any, Any, Any]] = {
     "top_p": ({"top_p": 0.9}, Dropped("top_p"), Dropped("top_p"), up(top_p=0.9), up(top_p=0.9)),
     "top_k": ({"top_k": 20}, Dropped("top_k"), up(top_k=20), up(top_k=20), up(top_k=20)),
-    "top_k above 64": ({"top_k": 100}, Dropped("top_k"), up(top_k=64), up(top_k=100), up(top_k=100)),
+    "top_k above 64": (
+        {"top_k": 100},
+        Dropped("top_k"),
+        up(top_k=64),
+        up(top_k=100),
+        up(top_k=100),
+    ),
     "temperature alone": (
         {"temperature": 0.5},
         up(temperature=0.5),
         up(temperature=0.5, top_k=40),
         *[up(temperature=0.5, top_k=ABSENT)] * 2,
     ),
-    "top_k alone": ({"top_k": 20}, up(temperature=ABSENT), up(temperature=0.8), up(temperature=ABSENT), up(temperature=ABSENT)),
+    "top_k alone": (
+        {"top_k": 20},
+        up(temperature=ABSENT),
+        up(temperature=0.8),
+        up(temperature=ABSENT),
+        up(temperature=ABSENT),
+    ),
     "temperature over 1": ({"temperature": 1.5}, *[Refused(("temperature",))] * 4),
     "temperature below 0": ({"temperature": -0.1}, *[Refused(("temperature",))] * 4),
     "max_tokens absent": ({"max_tokens": None}, *[Refused(("max_tokens",))] * 4),
-    "max_tokens 100,000": ({"max_tokens": 100_000}, up(max_tokens=100_000), up(max_tokens=65_536), *[up(max_tokens=100_000)] * 2),
-    "stop_sequences": ({"stop_sequences": ["END"]}, Dropped("stop", "stop_sequences"), *[up(stop=["END"])] * 3),
+    "max_tokens 100,000": (
+        {"max_tokens": 100_000},
+        up(max_tokens=100_000),
+        up(max_tokens=65_536),
+        *[up(max_tokens=100_000)] * 2,
+    ),
+    "stop_sequences": (
+        {"stop_sequences": ["END"]},
+        Dropped("stop", "stop_sequences"),
+        *[up(stop=["END"])] * 3,
+    ),
     "five stop_sequences": (
         {"stop_sequences": list("abcde")},
         Dropped("stop", "stop_sequences"),
@@ -108,10 +151,27 @@ ROWS: dict[str, tuple[dict[str, Any], Any, Any, Any, Any]] = {
         up(thinking_token_budget=1500),
     ),
     "thinking without a budget": ({"thinking": {"type": "enabled"}}, *[Thinking("on")] * 4),
-    "thinking adaptive": ({"thinking": {"type": "adaptive"}}, Thinking("on"), Thinking("on"), Thinking("default"), Thinking("on")),
+    "thinking adaptive": (
+        {"thinking": {"type": "adaptive"}},
+        Thinking("on"),
+        Thinking("on"),
+        Thinking("default"),
+        Thinking("on"),
+    ),
     "thinking disabled": ({"thinking": {"type": "disabled"}}, *[Thinking("off")] * 4),
-    "thinking absent": ({}, Thinking("default"), Thinking("off"), Thinking("default"), Thinking("default")),
-    "effort": ({"output_config": {"effort": "low"}}, up(reasoning_effort="low"), Says(), *[up(reasoning_effort="low")] * 2),
+    "thinking absent": (
+        {},
+        Thinking("default"),
+        Thinking("off"),
+        Thinking("default"),
+        Thinking("default"),
+    ),
+    "effort": (
+        {"output_config": {"effort": "low"}},
+        up(reasoning_effort="low"),
+        Says(),
+        *[up(reasoning_effort="low")] * 2,
+    ),
     "effort outside the tiers": (
         {"model": "tiers", "output_config": {"effort": "high"}},
         Refused(("effort", "low", "medium")),
@@ -119,7 +179,11 @@ ROWS: dict[str, tuple[dict[str, Any], Any, Any, Any, Any]] = {
         Says(),
         Refused(("effort", "low", "medium")),
     ),
-    "structured output": ({"output_config": {"format": FORMAT}}, Dropped("response_format", "output_config.format"), *[SCHEMA_SENT] * 3),
+    "structured output": (
+        {"output_config": {"format": FORMAT}},
+        Dropped("response_format", "output_config.format"),
+        *[SCHEMA_SENT] * 3,
+    ),
     "structured output, old name": (
         {"output_format": FORMAT},
         Dropped("response_format", "output_format"),
@@ -132,9 +196,25 @@ ROWS: dict[str, tuple[dict[str, Any], Any, Any, Any, Any]] = {
         Dropped("response_format", "output_config.format"),
         *[Refused(("output_config.format",))] * 3,
     ),
-    "tool_choice": ({"tools": [F_TOOL], "tool_choice": {"type": "any"}}, Dropped("tool_choice"), *[up(tool_choice="required")] * 3),
-    "an image, text model": ({"messages": LOOK}, Refused(("messages.0.content.1", "image")), NOTE, FORWARDED, NOTE),
-    "an image, seeing model": ({"messages": LOOK, "model": "seeing"}, FORWARDED, NOTE, FORWARDED, FORWARDED),
+    "tool_choice": (
+        {"tools": [F_TOOL], "tool_choice": {"type": "any"}},
+        Dropped("tool_choice"),
+        *[up(tool_choice="required")] * 3,
+    ),
+    "an image, text model": (
+        {"messages": LOOK},
+        Refused(("messages.0.content.1", "image")),
+        NOTE,
+        FORWARDED,
+        NOTE,
+    ),
+    "an image, seeing model": (
+        {"messages": LOOK, "model": "seeing"},
+        FORWARDED,
+        NOTE,
+        FORWARDED,
+        FORWARDED,
+    ),
     "server tools": ({"tools": [SEARCH_TOOL, F_TOOL]}, *[ONLY_F] * 4),
     "a server tool forced": (
         {"tools": [SEARCH_TOOL, F_TOOL], "tool_choice": {"type": "tool", "name": "web_search"}},
@@ -156,17 +236,34 @@ ROWS: dict[str, tuple[dict[str, Any], Any, Any, Any, Any]] = {
         *[Refused(("mcp_servers",))] * 3,
     ),
     "no mcp_servers": ({"mcp_servers": []}, *[Says()] * 4),
-    "an unknown model": ({"model": "claude-3-5-sonnet-20241022"}, Refused(), *[Refused((), 404)] * 3),
+    "an unknown model": (
+        {"model": "claude-3-5-sonnet-20241022"},
+        Refused(),
+        *[Refused((), 404)] * 3,
+    ),
     "the [1m] suffix": ({"model": "m[1m]"}, *[up(model="m")] * 4),
     "metadata": ({"metadata": {"user_id": "u"}}, *[up(metadata=ABSENT)] * 4),
 }
 
-CELLS = [(dialect, row, ROWS[row][0], cell) for row in ROWS for dialect, cell in zip(DIALECTS, ROWS[row][1:], strict=True)]
+CELLS = [
+    (dialect, row, ROWS[row][0], cell)
+    for row in ROWS
+    for dialect, cell in zip(DIALECTS, ROWS[row][1:], strict=True)
+]
 
 
-@pytest.mark.parametrize(("dialect", "row", "members", "cell"), CELLS, ids=[f"{row}-{dialect}" for dialect, row, *_ in CELLS])
+@pytest.mark.parametrize(
+    ("dialect", "row", "members", "cell"),
+    CELLS,
+    ids=[f"{row}-{dialect}" for dialect, row, *_ in CELLS],
+)
 def test_request_side(
-    dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str, row: str, members: dict[str, Any], cell: Any
+    dialects: dict[str, Ferrule],
+    wide_backend: ScriptedBackend,
+    dialect: str,
+    row: str,
+    members: dict[str, Any],
+    cell: Any,
 ) -> None:
     answer = dialects[dialect].ask(**members)
     if isinstance(cell, Refused):
@@ -208,9 +305,13 @@ def thinking_state(upstream: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "expected"), [("token-factory", "estimate"), ("pooled", 404), ("tokenify", 77), ("anthropic", 77)], ids=DIALECTS
+    ("dialect", "expected"),
+    [("token-factory", "estimate"), ("pooled", 404), ("tokenify", 77), ("anthropic", 77)],
+    ids=DIALECTS,
 )
-def test_count_tokens(dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str, expected: Any) -> None:
+def test_count_tokens(
+    dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str, expected: Any
+) -> None:
     answer = dialects[dialect].ask(COUNT, system="S", tools=[F_TOOL])
     if expected == 404:
         assert_error(answer, 404, "not_found_error")
@@ -226,22 +327,32 @@ def test_count_tokens(dialects: dict[str, Ferrule], wide_backend: ScriptedBacken
 
 
 @pytest.mark.parametrize("dialect", ["token-factory", "anthropic"])
-def test_effort_within_the_tiers(dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str) -> None:
+def test_effort_within_the_tiers(
+    dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str
+) -> None:
     assert dialects[dialect].ask(model="tiers", output_config={"effort": "medium"}).status == 200
     assert wide_backend.last.json["reasoning_effort"] == "medium"
 
 
 @pytest.mark.parametrize("dialect", ["pooled", "tokenify"])
-def test_c17_skipped_tools_are_logged(dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str) -> None:
+def test_c17_skipped_tools_are_logged(
+    dialects: dict[str, Ferrule], wide_backend: ScriptedBackend, dialect: str
+) -> None:
     dialects[dialect].ask(tools=[{"type": "computer_20250124", "name": "computer"}, F_TOOL])
     assert "computer_20250124" in dialects[dialect].log()
 
 
 def test_a_model_overrides_single_knobs(
-    new_proxy: Callable[..., Ferrule], wide_backend: ScriptedBackend, dialect_config: Callable[[str], dict[str, Any]]
+    new_proxy: Callable[..., Ferrule],
+    wide_backend: ScriptedBackend,
+    dialect_config: Callable[[str], dict[str, Any]],
 ) -> None:
     config = dialect_config("anthropic")
-    config["models"][0]["dialect"] = {"reasoning": "text", "stop_reasons": ["end_turn"], "media": "forward_or_refuse"}
+    config["models"][0]["dialect"] = {
+        "reasoning": "text",
+        "stop_reasons": ["end_turn"],
+        "media": "forward_or_refuse",
+    }
     config["models"][0]["thinking_budget"] = "refuse"
     proxy = new_proxy(config)
     wide_backend.play(Canned("answer", reasoning="plan ", finish="content_filter"))
@@ -250,4 +361,6 @@ def test_a_model_overrides_single_knobs(
     assert message["stop_reason"] == "end_turn"
     assert_error(proxy.ask(messages=LOOK), 400, "invalid_request_error", "messages.0.content.1")
     budget = REQ(thinking={"type": "enabled", "budget_tokens": 1500}, max_tokens=2000)
-    assert_error(proxy.client.post("/v1/messages", budget), 400, "invalid_request_error", "thinking")
+    assert_error(
+        proxy.client.post("/v1/messages", budget), 400, "invalid_request_error", "thinking"
+    )

@@ -1,4 +1,5 @@
-"""A thinking budget held at the edge, for an engine that has none: the reasoning is cut, and the same backend goes on from there."""
+"""A thinking budget held at the edge, for an engine that has none: the reasoning is cut, and the
+same backend goes on from there."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ ASKED = {"thinking": {"type": "enabled", "budget_tokens": 20}, "max_tokens": 100
 def play(seen: Seen) -> Reply | Canned:
     """Reasons without end; asked to continue, it answers."""
     if seen.json["messages"][-1]["role"] != "assistant":
-        return stream(D(ROLE_DELTA), *(step for word in WORDS for step in (D({"reasoning_content": word}), Pause(0.002))), Hold())
+        return stream(
+            D(ROLE_DELTA),
+            *(step for word in WORDS for step in (D({"reasoning_content": word}), Pause(0.002))),
+            Hold(),
+        )
     return stream(D({"content": "the answer"}), D({}, "stop"), U(30, 3), DONE)
 
 
@@ -30,9 +35,13 @@ def sglang(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend) -
 
 
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-def test_the_reasoning_is_cut_at_the_budget(sglang: Ferrule, backend: ScriptedBackend, streamed: bool) -> None:
+def test_the_reasoning_is_cut_at_the_budget(
+    sglang: Ferrule, backend: ScriptedBackend, streamed: bool
+) -> None:
     backend.play(play)
-    message: dict[str, Any] = sglang.stream(**ASKED).message if streamed else sglang.message(**ASKED)
+    message: dict[str, Any] = (
+        sglang.stream(**ASKED).message if streamed else sglang.message(**ASKED)
+    )
     (_, thought), answer = story_of(message)
     assert answer == ("text", "the answer")
     assert message["stop_reason"] == "end_turn"
@@ -45,7 +54,9 @@ def test_the_reasoning_is_cut_at_the_budget(sglang: Ferrule, backend: ScriptedBa
     assert body["max_tokens"] < 100
 
 
-def test_reasoning_within_the_budget_is_left_alone(sglang: Ferrule, backend: ScriptedBackend) -> None:
+def test_reasoning_within_the_budget_is_left_alone(
+    sglang: Ferrule, backend: ScriptedBackend
+) -> None:
     backend.play(Canned("a", reasoning="short", reasoning_field="reasoning_content"))
     assert story_of(sglang.stream(**ASKED).message) == [("thinking", "short"), ("text", "a")]
     assert len(backend.requests) == 1
@@ -56,10 +67,16 @@ def test_a_cap_that_cannot_be_held_is_refused(sglang: Ferrule, backend: Scripted
     assert backend.requests == []
 
 
-def test_history_goes_back_under_the_engines_own_name(sglang: Ferrule, backend: ScriptedBackend) -> None:
+def test_history_goes_back_under_the_engines_own_name(
+    sglang: Ferrule, backend: ScriptedBackend
+) -> None:
     backend.play(Canned("a", reasoning="plan", reasoning_field="reasoning_content"))
     content = sglang.message()["content"]
-    turns = [{"role": "user", "content": "u"}, {"role": "assistant", "content": content}, {"role": "user", "content": "v"}]
+    turns = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": content},
+        {"role": "user", "content": "v"},
+    ]
     sglang.message(messages=turns)
     assistant = backend.last.json["messages"][1]
     assert assistant["reasoning_content"] == "plan"

@@ -26,7 +26,8 @@ STREAMS = 40
 
 @contextmanager
 def held(backend: ScriptedBackend) -> Iterator[Hold]:
-    """Streams stop after `a`, and go on with `b` once released; what is not streamed is answered at once."""
+    """Streams stop after `a`, and go on with `b` once released; what is not streamed is answered at
+    once."""
     hold = Hold()
     stopped = stream(D({"content": "a"}), hold, D({"content": "b"}), D({}, "stop"), DONE)
     backend.play(lambda seen: stopped if seen.json.get("stream") else Canned("whole"))
@@ -37,7 +38,9 @@ def held(backend: ScriptedBackend) -> Iterator[Hold]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_sigterm_lets_streams_end(new_backend: Callable[..., ScriptedBackend], tmp_path: Path, workers: int) -> None:
+def test_sigterm_lets_streams_end(
+    new_backend: Callable[..., ScriptedBackend], tmp_path: Path, workers: int
+) -> None:
     backend = new_backend()
     with (
         Ferrule(config_for(backend.url, workers=workers, drain_grace_s=20), tmp_path) as proxy,
@@ -55,9 +58,15 @@ def test_sigterm_lets_streams_end(new_backend: Callable[..., ScriptedBackend], t
         assert proxy.process.wait(10) == 0
 
 
-def test_new_requests_while_draining_are_told_to_leave(new_backend: Callable[..., ScriptedBackend], tmp_path: Path) -> None:
+def test_new_requests_while_draining_are_told_to_leave(
+    new_backend: Callable[..., ScriptedBackend], tmp_path: Path
+) -> None:
     backend = new_backend()
-    with Ferrule(config_for(backend.url, drain_grace_s=20), tmp_path) as proxy, ThreadPoolExecutor(1) as threads, held(backend) as hold:
+    with (
+        Ferrule(config_for(backend.url, drain_grace_s=20), tmp_path) as proxy,
+        ThreadPoolExecutor(1) as threads,
+        held(backend) as hold,
+    ):
         with closing(http.client.HTTPConnection(proxy.listen, timeout=5)) as kept:
             kept.request("GET", "/v1/models")
             kept.getresponse().read()
@@ -73,9 +82,15 @@ def test_new_requests_while_draining_are_told_to_leave(new_backend: Callable[...
         assert live.result().message
 
 
-def test_streams_that_outlive_the_grace_end_with_an_error(new_backend: Callable[..., ScriptedBackend], tmp_path: Path) -> None:
+def test_streams_that_outlive_the_grace_end_with_an_error(
+    new_backend: Callable[..., ScriptedBackend], tmp_path: Path
+) -> None:
     backend = new_backend()
-    with Ferrule(config_for(backend.url, drain_grace_s=1), tmp_path) as proxy, ThreadPoolExecutor(1) as threads, held(backend):
+    with (
+        Ferrule(config_for(backend.url, drain_grace_s=1), tmp_path) as proxy,
+        ThreadPoolExecutor(1) as threads,
+        held(backend),
+    ):
         live = threads.submit(proxy.stream)
         backend.wait_for_requests(1)
         proxy.signal(signal.SIGTERM)
@@ -84,7 +99,9 @@ def test_streams_that_outlive_the_grace_end_with_an_error(new_backend: Callable[
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_second_signal_ends_it_at_once(new_backend: Callable[..., ScriptedBackend], tmp_path: Path, workers: int) -> None:
+def test_a_second_signal_ends_it_at_once(
+    new_backend: Callable[..., ScriptedBackend], tmp_path: Path, workers: int
+) -> None:
     backend = new_backend()
     settings = config_for(backend.url, workers=workers, drain_grace_s=600)
     with Ferrule(settings, tmp_path) as proxy, ThreadPoolExecutor(1) as threads, held(backend):
@@ -107,7 +124,11 @@ def test_reload(new_backend: Callable[..., ScriptedBackend], tmp_path: Path, by:
         (folder / "v1").mkdir()
         (folder / "..data").symlink_to("v1")
         (folder / "ferrule.yaml").symlink_to("..data/ferrule.yaml")
-    with Ferrule(config_for(one.url), folder) as proxy, ThreadPoolExecutor(1) as threads, held(one) as hold:
+    with (
+        Ferrule(config_for(one.url), folder) as proxy,
+        ThreadPoolExecutor(1) as threads,
+        held(one) as hold,
+    ):
         live = threads.submit(proxy.stream)
         one.wait_for_requests(1)
         if by == "symlink":
@@ -120,19 +141,28 @@ def test_reload(new_backend: Callable[..., ScriptedBackend], tmp_path: Path, by:
             proxy.write_config(config_for(other.url))
         if by == "signal":
             proxy.signal(signal.SIGHUP)
-        wait_until(lambda: story_of_ask(proxy) == [("text", "other")], 8, "the new backend to be used")
+        wait_until(
+            lambda: story_of_ask(proxy) == [("text", "other")], 8, "the new backend to be used"
+        )
         hold.release()
         assert story_of(live.result(10).message) == [("text", "ab")]
 
 
 def story_of_ask(proxy: Ferrule) -> Any:
     answer = proxy.client.post(
-        "/v1/messages", {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": str(time.monotonic())}]}
+        "/v1/messages",
+        {
+            "model": "m",
+            "max_tokens": 9,
+            "messages": [{"role": "user", "content": str(time.monotonic())}],
+        },
     )
     return story_of(answer.json()) if answer.status == 200 else answer.text
 
 
-def test_a_bad_file_changes_nothing(new_backend: Callable[..., ScriptedBackend], tmp_path: Path) -> None:
+def test_a_bad_file_changes_nothing(
+    new_backend: Callable[..., ScriptedBackend], tmp_path: Path
+) -> None:
     backend = new_backend()
     with Ferrule(config_for(backend.url), tmp_path) as proxy:
         proxy.write_config({**config_for(backend.url), "no_such_setting": 1})
@@ -149,11 +179,15 @@ def test_keys_are_read_again(new_backend: Callable[..., ScriptedBackend], tmp_pa
         assert proxy.ask(headers={"x-api-key": "sk-old"}).status == 200
         write_keys(tmp_path, key_entry("new"))
         proxy.signal(signal.SIGHUP)
-        wait_until(lambda: proxy.ask(headers={"x-api-key": "sk-new"}).status == 200, 8, "the new key")
+        wait_until(
+            lambda: proxy.ask(headers={"x-api-key": "sk-new"}).status == 200, 8, "the new key"
+        )
         assert_error(proxy.ask(headers={"x-api-key": "sk-old"}), 401, "authentication_error")
 
 
-def test_a_dead_worker_is_replaced(new_backend: Callable[..., ScriptedBackend], tmp_path: Path) -> None:
+def test_a_dead_worker_is_replaced(
+    new_backend: Callable[..., ScriptedBackend], tmp_path: Path
+) -> None:
     backend = new_backend()
     with Ferrule(config_for(backend.url, workers=2), tmp_path) as proxy:
         before = workers_of(proxy)
@@ -166,7 +200,9 @@ def test_a_dead_worker_is_replaced(new_backend: Callable[..., ScriptedBackend], 
 
 
 def workers_of(proxy: Ferrule) -> list[int]:
-    children = Path(f"/proc/{proxy.process.pid}/task/{proxy.process.pid}/children").read_text().split()
+    children = (
+        Path(f"/proc/{proxy.process.pid}/task/{proxy.process.pid}/children").read_text().split()
+    )
     serving = []
     for pid in children:
         try:
@@ -185,7 +221,15 @@ def ferrule(*args: str, folder: Path, timeout_s: float = 30) -> subprocess.Compl
     path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "ferrule", *args]
     environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,12 +238,27 @@ def ferrule(*args: str, folder: Path, timeout_s: float = 30) -> subprocess.Compl
         ({"pools": {"p": {"backends": ["http://127.0.0.1:9"], "slots": 0}}}, "pools.p.slots"),
         ({"listne": "x"}, "listne"),
         ({"pools": {"p": {"backends": ["ftp://x"]}}}, "pools.p.backends.0"),
-        ({"pools": {"p": {"backends": ["http://127.0.0.1:9"]}}, "models": [{"id": "m", "pool": "q"}]}, "models.0.pool"),
-        ({"pools": {"p": {"backends": ["http://127.0.0.1:9"], "api_key": "${NO_SUCH_VARIABLE}"}}}, "NO_SUCH_VARIABLE"),
+        (
+            {
+                "pools": {"p": {"backends": ["http://127.0.0.1:9"]}},
+                "models": [{"id": "m", "pool": "q"}],
+            },
+            "models.0.pool",
+        ),
+        (
+            {
+                "pools": {
+                    "p": {"backends": ["http://127.0.0.1:9"], "api_key": "${NO_SUCH_VARIABLE}"}
+                }
+            },
+            "NO_SUCH_VARIABLE",
+        ),
     ],
     ids=["value", "unknown-key", "url", "reference", "environment"],
 )
-def test_a_problem_is_printed_with_its_place(tmp_path: Path, config: dict[str, Any], place: str) -> None:
+def test_a_problem_is_printed_with_its_place(
+    tmp_path: Path, config: dict[str, Any], place: str
+) -> None:
     proxy = Ferrule(config, tmp_path, waits=False)
     assert proxy.process.wait(20) == 1
     assert place in proxy.log()
@@ -211,7 +270,9 @@ def test_wrong_usage_is_status_2(tmp_path: Path) -> None:
     assert ferrule("no-such-command", folder=tmp_path).returncode == 2
 
 
-def test_without_a_file_every_listed_model_is_served(new_backend: Callable[..., ScriptedBackend], tmp_path: Path) -> None:
+def test_without_a_file_every_listed_model_is_served(
+    new_backend: Callable[..., ScriptedBackend], tmp_path: Path
+) -> None:
     backend = new_backend(model="listed/model")
     with Ferrule(None, tmp_path, args=["--backend", backend.url]) as proxy:
         assert proxy.message(model="listed/model")["model"] == "listed/model"
@@ -220,7 +281,14 @@ def test_without_a_file_every_listed_model_is_served(new_backend: Callable[..., 
 
 def test_demo_once(tmp_path: Path) -> None:
     done = ferrule(
-        "demo", "--once", "--listen", f"127.0.0.1:{free_port()}", "--admin", f"127.0.0.1:{free_port()}", folder=tmp_path, timeout_s=50
+        "demo",
+        "--once",
+        "--listen",
+        f"127.0.0.1:{free_port()}",
+        "--admin",
+        f"127.0.0.1:{free_port()}",
+        folder=tmp_path,
+        timeout_s=50,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "I am demo, a simulated model" in done.stdout
@@ -232,9 +300,23 @@ def test_demo_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_demo_that_is_ended_ends_its_proxy(tmp_path: Path, number: signal.Signals) -> None:
     listen = free_port()
-    command = [sys.executable, "-m", "ferrule", "demo", "--listen", f"127.0.0.1:{listen}", "--admin", f"127.0.0.1:{free_port()}"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "ferrule",
+        "demo",
+        "--listen",
+        f"127.0.0.1:{listen}",
+        "--admin",
+        f"127.0.0.1:{free_port()}",
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")]),
+    }
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         try:
             assert any("Serving until" in line for line in process.stdout)
@@ -242,15 +324,31 @@ def test_a_demo_that_is_ended_ends_its_proxy(tmp_path: Path, number: signal.Sign
             assert process.wait(15) == 0
         finally:
             process.kill()
-    with pytest.raises(ConnectionRefusedError), closing(http.client.HTTPConnection("127.0.0.1", listen, timeout=5)) as late:
+    with (
+        pytest.raises(ConnectionRefusedError),
+        closing(http.client.HTTPConnection("127.0.0.1", listen, timeout=5)) as late,
+    ):
         late.request("GET", "/")
 
 
 def test_sim_ends_its_streams_with_abort(tmp_path: Path) -> None:
     port = free_port()
     path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "ferrule", "sim", "--port", str(port), "--model", "m", "--tokens-per-second", "5"]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "ferrule",
+        "sim",
+        "--port",
+        str(port),
+        "--model",
+        "m",
+        "--tokens-per-second",
+        "5",
+    ]
+    process = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         assert f"http://127.0.0.1:{port}" in process.stdout.readline()
@@ -270,7 +368,9 @@ def test_sim_ends_its_streams_with_abort(tmp_path: Path) -> None:
             process.stdout.close()
 
 
-def test_check_prints_what_backends_can_do(new_backend: Callable[..., ScriptedBackend], tmp_path: Path) -> None:
+def test_check_prints_what_backends_can_do(
+    new_backend: Callable[..., ScriptedBackend], tmp_path: Path
+) -> None:
     import yaml
 
     backend = new_backend()
@@ -283,14 +383,22 @@ def test_check_prints_what_backends_can_do(new_backend: Callable[..., ScriptedBa
     assert ferrule("check", "--config", str(config), folder=tmp_path).returncode == 1
 
 
-def test_check_says_nothing_of_a_reader_that_leaves(new_backend: Callable[..., ScriptedBackend], tmp_path: Path) -> None:
+def test_check_says_nothing_of_a_reader_that_leaves(
+    new_backend: Callable[..., ScriptedBackend], tmp_path: Path
+) -> None:
     path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "ferrule", "check", "--backend", new_backend().url]
     reads, writes = os.pipe()
     os.close(reads)
     try:
         done = subprocess.run(
-            command, env={**os.environ, "PYTHONPATH": path}, stdout=writes, stderr=subprocess.PIPE, text=True, timeout=30, check=False
+            command,
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=writes,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+            check=False,
         )
     finally:
         os.close(writes)

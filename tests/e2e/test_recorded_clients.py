@@ -1,4 +1,5 @@
-"""Requests that real clients sent: every one is answered with 200, and their conversations keep the backend's prefix."""
+"""Requests that real clients sent: every one is answered with 200, and their conversations keep the
+backend's prefix."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def recorded_proxy(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBa
     config = config_for(shared_backend.url, pool={"system_first": False})
     names = ["claude-x", "org/model-x"]
     config["models"] += [{"id": name, "pool": "p", "upstream": "m"} for name in names]
-    config["models"].append({"id": "any", "pool": "p", "upstream": "m", "aliases": ["claude-*", "local/*"]})
+    config["models"].append(
+        {"id": "any", "pool": "p", "upstream": "m", "aliases": ["claude-*", "local/*"]}
+    )
     return new_proxy(config)
 
 
@@ -35,16 +38,28 @@ def requests_of(path: Path) -> list[dict[str, Any]]:
 
 
 def sent_headers(request: dict[str, Any]) -> dict[str, str]:
-    pairs = request["headers"].items() if isinstance(request["headers"], dict) else request["headers"]
+    pairs = (
+        request["headers"].items() if isinstance(request["headers"], dict) else request["headers"]
+    )
     return {name: value for name, value in pairs if name.lower() not in ENDED_BY_CLIENT}
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
-def test_every_recorded_request_is_answered(recorded_proxy: Ferrule, backend: ScriptedBackend, path: Path) -> None:
+def test_every_recorded_request_is_answered(
+    recorded_proxy: Ferrule, backend: ScriptedBackend, path: Path
+) -> None:
     backend.play(Canned("Hi.", reasoning="hm"))
     for request in requests_of(path):
-        answer = recorded_proxy.client.request(request["method"], request["target"], request["body"], sent_headers(request))
-        what = (request["n"], request["method"], request["target"], answer.status, answer.content[:300])
+        answer = recorded_proxy.client.request(
+            request["method"], request["target"], request["body"], sent_headers(request)
+        )
+        what = (
+            request["n"],
+            request["method"],
+            request["target"],
+            answer.status,
+            answer.content[:300],
+        )
         if request["target"].startswith("/v1/"):
             assert answer.status == 200, what
         else:
@@ -59,7 +74,11 @@ def conversations(path: Path) -> list[list[dict[str, Any]]]:
     groups: dict[str, list[dict[str, Any]]] = {}
     for request in requests_of(path):
         body = request["body"]
-        if isinstance(body, dict) and request["target"].startswith("/v1/messages?") and len(body["messages"]) > 1:
+        if (
+            isinstance(body, dict)
+            and request["target"].startswith("/v1/messages?")
+            and len(body["messages"]) > 1
+        ):
             groups.setdefault(str(body["model"]), []).append(request)
     return list(groups.values())
 
@@ -68,22 +87,33 @@ TOOL_RUNS = [path for path in RECORDINGS if path.stem.endswith("-tools")]
 
 
 @pytest.mark.parametrize("path", TOOL_RUNS, ids=lambda path: path.stem)
-def test_assertion_26_each_turn_begins_with_the_one_before(recorded_proxy: Ferrule, backend: ScriptedBackend, path: Path) -> None:
+def test_assertion_26_each_turn_begins_with_the_one_before(
+    recorded_proxy: Ferrule, backend: ScriptedBackend, path: Path
+) -> None:
     compared = 0
     for requests in conversations(path):
         backend.requests.clear()
         for request in requests:
             body = {**request["body"], "stream": False}
-            assert recorded_proxy.client.post("/v1/messages", body, sent_headers(request)).status == 200
-        prompts = [json.dumps(seen.json["messages"], ensure_ascii=False) for seen in backend.requests]
+            assert (
+                recorded_proxy.client.post("/v1/messages", body, sent_headers(request)).status
+                == 200
+            )
+        prompts = [
+            json.dumps(seen.json["messages"], ensure_ascii=False) for seen in backend.requests
+        ]
         for earlier, later in itertools.pairwise(prompts):
-            assert later.startswith(earlier[:-1]), f"turn {compared + 1} does not begin with the turn before"
+            assert later.startswith(earlier[:-1]), (
+                f"turn {compared + 1} does not begin with the turn before"
+            )
             compared += 1
     assert compared >= 1
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
-def test_assertion_20_schemas_go_upstream_as_they_came(recorded_proxy: Ferrule, backend: ScriptedBackend, path: Path) -> None:
+def test_assertion_20_schemas_go_upstream_as_they_came(
+    recorded_proxy: Ferrule, backend: ScriptedBackend, path: Path
+) -> None:
     for request in requests_of(path):
         body = request["body"]
         if (
@@ -94,8 +124,20 @@ def test_assertion_20_schemas_go_upstream_as_they_came(recorded_proxy: Ferrule, 
         ):
             continue
         backend.requests.clear()
-        assert recorded_proxy.client.post("/v1/messages", {**body, "stream": False}, sent_headers(request)).status == 200
-        came = {tool["name"]: tool["input_schema"] for tool in body["tools"] if "input_schema" in tool and not tool.get("defer_loading")}
-        went = {tool["function"]["name"]: tool["function"]["parameters"] for tool in backend.last.json["tools"]}
+        assert (
+            recorded_proxy.client.post(
+                "/v1/messages", {**body, "stream": False}, sent_headers(request)
+            ).status
+            == 200
+        )
+        came = {
+            tool["name"]: tool["input_schema"]
+            for tool in body["tools"]
+            if "input_schema" in tool and not tool.get("defer_loading")
+        }
+        went = {
+            tool["function"]["name"]: tool["function"]["parameters"]
+            for tool in backend.last.json["tools"]
+        }
         for name, schema in came.items():
             assert json.dumps(went[name]) == json.dumps(schema), name

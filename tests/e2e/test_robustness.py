@@ -1,4 +1,5 @@
-"""Load of the unkind sort: floods, firehoses, thousands of aborts, long prompts to count; and everybody else goes on undisturbed."""
+"""Load of the unkind sort: floods, firehoses, thousands of aborts, long prompts to count; and
+everybody else goes on undisturbed."""
 
 from __future__ import annotations
 
@@ -39,7 +40,11 @@ def steady(steady_url: str, new_proxy: Callable[..., Ferrule]) -> Ferrule:
 
 async def gaps_of_stream(client: aiohttp.ClientSession, n: int) -> list[float]:
     """Seconds between the reads of one stream of 40 tokens."""
-    body = REQ(stream=True, max_tokens=TOKENS, messages=[{"role": "user", "content": f"[[tokens:{TOKENS}]] {n}"}])
+    body = REQ(
+        stream=True,
+        max_tokens=TOKENS,
+        messages=[{"role": "user", "content": f"[[tokens:{TOKENS}]] {n}"}],
+    )
     moments = []
     async with client.post("/v1/messages", json=body) as answer:
         assert answer.status == 200
@@ -52,7 +57,9 @@ async def gaps_of_stream(client: aiohttp.ClientSession, n: int) -> list[float]:
 
 async def lateness(proxy: Ferrule) -> list[float]:
     """How much later than the beat the tokens of fifty streams came, in order of size."""
-    async with aiohttp.ClientSession(f"http://{proxy.listen}", connector=aiohttp.TCPConnector(limit=0)) as client:
+    async with aiohttp.ClientSession(
+        f"http://{proxy.listen}", connector=aiohttp.TCPConnector(limit=0)
+    ) as client:
         streams = await asyncio.gather(*(gaps_of_stream(client, n) for n in range(NORMAL_STREAMS)))
     return sorted(max(0.0, gap - 1 / RATE) for gaps in streams for gap in gaps)
 
@@ -71,14 +78,18 @@ async def test_counting_a_long_prompt_beside_streams(steady: Ferrule) -> None:
 
     def count() -> None:
         for _ in range(4):
-            answer = steady.ask("/v1/messages/count_tokens", messages=[{"role": "user", "content": words}])
+            answer = steady.ask(
+                "/v1/messages/count_tokens", messages=[{"role": "user", "content": words}]
+            )
             assert answer.status == 200
 
     alone, disturbed = await beside(steady, count)
     assert disturbed - alone < 0.05, (alone, disturbed)
 
 
-async def test_a_firehose_beside_streams(steady_url: str, backend: ScriptedBackend, new_proxy: Callable[..., Ferrule]) -> None:
+async def test_a_firehose_beside_streams(
+    steady_url: str, backend: ScriptedBackend, new_proxy: Callable[..., Ferrule]
+) -> None:
     hose = [D({"content": "water " * 50})] * 20_000
     backend.play(stream(*hose, D({}, "stop"), DONE))
     config = config_for(steady_url)
@@ -109,7 +120,9 @@ async def test_aborts_leave_nothing_behind(steady: Ferrule) -> None:
 async def abort_many(proxy: Ferrule, count: int) -> None:
     host, port = proxy.listen.split(":")
     body = b'{"model":"m","max_tokens":40,"stream":true,"messages":[{"role":"user","content":"x"}]}'
-    request = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    request = (
+        b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    )
     room = asyncio.Semaphore(50)
 
     async def one() -> None:

@@ -1,4 +1,5 @@
-"""The official Python SDK, current, with strict response validation, against the proxy in front of the simulated vLLM."""
+"""The official Python SDK, current, with strict response validation, against the proxy in front of
+the simulated vLLM."""
 
 from __future__ import annotations
 
@@ -19,14 +20,26 @@ from ferrule import sim
 TOOL: Any = {
     "name": "get_weather",
     "description": "Weather of a city",
-    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
 }
 HI: Any = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture(scope="module")
 def simulated(loop_thread: LoopThread, new_proxy: Callable[..., Ferrule]) -> Iterator[Ferrule]:
-    settings = sim.SimSettings(port=0, model="m", reasoning=True, scripted=True, tokens_per_second=0, ttft_ms=0, max_model_len=4096)
+    settings = sim.SimSettings(
+        port=0,
+        model="m",
+        reasoning=True,
+        scripted=True,
+        tokens_per_second=0,
+        ttft_ms=0,
+        max_model_len=4096,
+    )
     runner, url = loop_thread.run(sim.listen(settings))
     yield new_proxy(config_for(url, pool={"retries": 0}))
     loop_thread.run(runner.cleanup())
@@ -35,7 +48,9 @@ def simulated(loop_thread: LoopThread, new_proxy: Callable[..., Ferrule]) -> Ite
 @pytest.fixture(scope="module")
 def client(simulated: Ferrule) -> Iterator[anthropic.Anthropic]:
     url = f"http://{simulated.listen}"
-    with anthropic.Anthropic(base_url=url, api_key="k", max_retries=0, timeout=20, _strict_response_validation=True) as client:
+    with anthropic.Anthropic(
+        base_url=url, api_key="k", max_retries=0, timeout=20, _strict_response_validation=True
+    ) as client:
         yield client
 
 
@@ -57,7 +72,9 @@ def test_stream_helper(client: anthropic.Anthropic) -> None:
     assert final.content[-1].text == text
     assert final.usage.output_tokens > 0
     replied = client.messages.create(model="m", max_tokens=300, messages=HI).content
-    assert [block.model_dump(exclude_none=True) for block in final.content] == [block.model_dump(exclude_none=True) for block in replied]
+    assert [block.model_dump(exclude_none=True) for block in final.content] == [
+        block.model_dump(exclude_none=True) for block in replied
+    ]
 
 
 def test_raw_stream(client: anthropic.Anthropic) -> None:
@@ -78,11 +95,23 @@ def test_tools(client: anthropic.Anthropic) -> None:
     history: Any = [
         *ask,
         {"role": "assistant", "content": message.content},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "12 degrees"}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "12 degrees"}],
+        },
     ]
-    assert client.messages.create(model="m", max_tokens=300, messages=history, tools=[TOOL]).stop_reason == "end_turn"
+    assert (
+        client.messages.create(
+            model="m", max_tokens=300, messages=history, tools=[TOOL]
+        ).stop_reason
+        == "end_turn"
+    )
     forced = client.messages.create(
-        model="m", max_tokens=300, messages=HI, tools=[TOOL], tool_choice={"type": "tool", "name": "get_weather"}
+        model="m",
+        max_tokens=300,
+        messages=HI,
+        tools=[TOOL],
+        tool_choice={"type": "tool", "name": "get_weather"},
     )
     assert forced.stop_reason == "tool_use"
 
@@ -104,7 +133,9 @@ def test_structured_output(client: anthropic.Anthropic) -> None:
 
 
 def test_stop_sequence_and_length(client: anthropic.Anthropic) -> None:
-    stopped = client.messages.create(model="m", max_tokens=300, messages=HI, stop_sequences=["simulated"])
+    stopped = client.messages.create(
+        model="m", max_tokens=300, messages=HI, stop_sequences=["simulated"]
+    )
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "simulated")
     assert client.messages.create(model="m", max_tokens=5, messages=HI).stop_reason == "max_tokens"
 
@@ -118,7 +149,9 @@ def test_a_session_that_returns_reads_from_the_cache(client: anthropic.Anthropic
 
 def test_count_tokens_equals_the_usage(client: anthropic.Anthropic) -> None:
     counted = client.messages.count_tokens(model="m", messages=HI, system="S", tools=[TOOL])
-    usage = client.messages.create(model="m", max_tokens=50, messages=HI, system="S", tools=[TOOL]).usage
+    usage = client.messages.create(
+        model="m", max_tokens=50, messages=HI, system="S", tools=[TOOL]
+    ).usage
     assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
 
@@ -134,14 +167,24 @@ def test_models(client: anthropic.Anthropic) -> None:
         ({"messages": [{"role": "user", "content": "[[fault:503]]"}]}, anthropic.APIStatusError),
         ({"messages": [{"role": "user", "content": "x " * 20_000}]}, anthropic.BadRequestError),
         ({"messages": [{"role": "robot", "content": "x"}]}, anthropic.BadRequestError),
-        ({"messages": [{"role": "user", "content": "[[fault:error-first]]"}]}, anthropic.InternalServerError),
+        (
+            {"messages": [{"role": "user", "content": "[[fault:error-first]]"}]},
+            anthropic.InternalServerError,
+        ),
     ],
     ids=["unknown-model", "busy", "too-long", "bad-role", "broken"],
 )
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_errors(client: anthropic.Anthropic, options: dict[str, Any], error: type[anthropic.APIStatusError], streamed: bool) -> None:
+def test_errors(
+    client: anthropic.Anthropic,
+    options: dict[str, Any],
+    error: type[anthropic.APIStatusError],
+    streamed: bool,
+) -> None:
     with pytest.raises(error) as caught:
-        client.messages.create(**{"model": "m", "max_tokens": 50, "messages": HI, "stream": streamed, **options})
+        client.messages.create(
+            **{"model": "m", "max_tokens": 50, "messages": HI, "stream": streamed, **options}
+        )
     assert caught.value.request_id
     body: Any = caught.value.body
     assert body["request_id"] == caught.value.request_id
@@ -149,7 +192,10 @@ def test_errors(client: anthropic.Anthropic, options: dict[str, Any], error: typ
 
 def test_an_error_in_mid_stream(client: anthropic.Anthropic) -> None:
     ask: Any = [{"role": "user", "content": "[[fault:error-mid]]"}]
-    with pytest.raises(anthropic.APIStatusError) as caught, client.messages.stream(model="m", max_tokens=50, messages=ask) as stream:
+    with (
+        pytest.raises(anthropic.APIStatusError) as caught,
+        client.messages.stream(model="m", max_tokens=50, messages=ask) as stream,
+    ):
         stream.get_final_message()
     body: Any = caught.value.body
     assert body["error"]["type"] == "api_error"
@@ -158,7 +204,9 @@ def test_an_error_in_mid_stream(client: anthropic.Anthropic) -> None:
 async def test_async_client(simulated: Ferrule) -> None:
     url = f"http://{simulated.listen}"
     async with (
-        anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0, _strict_response_validation=True) as client,
+        anthropic.AsyncAnthropic(
+            base_url=url, api_key="k", max_retries=0, _strict_response_validation=True
+        ) as client,
         client.messages.stream(model="m", max_tokens=300, messages=HI) as stream,
     ):
         message = await stream.get_final_message()
@@ -167,10 +215,14 @@ async def test_async_client(simulated: Ferrule) -> None:
 
 def test_openai_sdk(simulated: Ferrule) -> None:
     openai = pytest.importorskip("openai")
-    with openai.OpenAI(base_url=f"http://{simulated.listen}/v1", api_key="k", max_retries=0) as client:
+    with openai.OpenAI(
+        base_url=f"http://{simulated.listen}/v1", api_key="k", max_retries=0
+    ) as client:
         answer = client.chat.completions.create(model="m", messages=HI, max_tokens=300)
         assert answer.choices[0].message.content
-        parts = list(client.chat.completions.create(model="m", messages=HI, max_tokens=300, stream=True))
+        parts = list(
+            client.chat.completions.create(model="m", messages=HI, max_tokens=300, stream=True)
+        )
         assert parts[-1].choices[0].finish_reason == "stop", "the usage chunk was not asked for"
         assert [model.id for model in client.models.list()] == ["m"]
 
@@ -178,15 +230,29 @@ def test_openai_sdk(simulated: Ferrule) -> None:
 OLD_PYTHON = ROOT / ".cache" / "sdk-0.75" / "bin" / "python"
 
 
-@pytest.mark.skipif(not OLD_PYTHON.exists(), reason="the old SDK's environment has not been made (make sdk-old)")
+@pytest.mark.skipif(
+    not OLD_PYTHON.exists(), reason="the old SDK's environment has not been made (make sdk-old)"
+)
 def test_the_sdk_of_2025(simulated: Ferrule) -> None:
     script = Path(__file__).with_name("sdk_075.py")
-    done = subprocess.run([OLD_PYTHON, script, f"http://{simulated.listen}"], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(
+        [OLD_PYTHON, script, f"http://{simulated.listen}"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_old_sdks_script_runs_with_the_new_one_too(simulated: Ferrule) -> None:
     assert importlib.util.find_spec("anthropic")
     script = Path(__file__).with_name("sdk_075.py")
-    done = subprocess.run([sys.executable, script, f"http://{simulated.listen}"], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(
+        [sys.executable, script, f"http://{simulated.listen}"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"""Engines that live as long as the run, because their start takes half a minute, and the proxy in front of them."""
+"""Engines that live as long as the run, because their start takes half a minute, and the proxy in
+front of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Real engines as processes: vLLM for the CPU with a model that plays scripts, and llama.cpp's server. `install.sh` puts them there."""
+"""Real engines as processes: vLLM for the CPU with a model that plays scripts, and llama.cpp's
+server. `install.sh` puts them there."""
 
 from __future__ import annotations
 
@@ -17,19 +18,32 @@ from tests.doubles.proxy import ROOT, free_port
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("FERRULE_CACHE", ROOT / ".cache")) / "engines"
 GGUF = CACHE / "gemma-3-270m-q4_k_m.gguf"
-# A first start compiles and loads half a gigabyte of libraries; on two busy cores that takes its time.
+# A first start compiles and loads half a gigabyte of libraries; on two busy cores that takes its
+# time.
 START_TIMEOUT_S = 240.0
 
 
 class Server:
     """One engine process with its log."""
 
-    def __init__(self, name: str, argv: Sequence[str], port: int, folder: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        port: int,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.port, self.url = port, f"http://127.0.0.1:{port}"
         self._log_path = folder / f"{name}-{port}.log"
         with self._log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                argv, cwd=folder, env={**os.environ, **(env or {})}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                argv,
+                cwd=folder,
+                env={**os.environ, **(env or {})},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         self.client = Client(f"127.0.0.1:{port}", timeout_s=20)
 
@@ -37,7 +51,9 @@ class Server:
         wait_until(self._is_up, START_TIMEOUT_S, f"{self.url} to come up")
 
     def _is_up(self) -> bool:
-        assert self.process.poll() is None, f"the engine ended with {self.process.returncode}:\n{self.log()[-4000:]}"
+        assert self.process.poll() is None, (
+            f"the engine ended with {self.process.returncode}:\n{self.log()[-4000:]}"
+        )
         try:
             return self.client.get("/health").status == 200
         except OSError:
@@ -45,7 +61,11 @@ class Server:
 
     def metric(self, name: str) -> float:
         """The sum over all samples of this name."""
-        found = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", self.client.get("/metrics").text, re.MULTILINE)
+        found = re.findall(
+            rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$",
+            self.client.get("/metrics").text,
+            re.MULTILINE,
+        )
         assert found, f"the engine has no metric {name}"
         return sum(map(float, found))
 
@@ -71,7 +91,9 @@ class Vllm(Server):
         if not (CACHE / "vllm" / ".done").exists():
             pytest.skip("vLLM is not installed: tests/engines/install.sh")
         model = folder / "model"
-        subprocess.run([python, HERE / "model" / "build.py", model, str(self.WINDOW_TOKENS)], check=True)
+        subprocess.run(
+            [python, HERE / "model" / "build.py", model, str(self.WINDOW_TOKENS)], check=True
+        )
         port = free_port()
         flags = {
             "model": model,
@@ -85,7 +107,12 @@ class Vllm(Server):
             "reasoning-parser": "qwen3",
             "logits-processors": "playback:Playback",
         }
-        switches = ["--enforce-eager", "--enable-auto-tool-choice", "--enable-prompt-tokens-details", "--no-async-scheduling"]
+        switches = [
+            "--enforce-eager",
+            "--enable-auto-tool-choice",
+            "--enable-prompt-tokens-details",
+            "--no-async-scheduling",
+        ]
         env = {
             "PYTHONPATH": str(HERE / "model"),
             "SCRIPTS": str(HERE / "model" / "scripts.json"),
@@ -97,7 +124,13 @@ class Vllm(Server):
             "TRANSFORMERS_OFFLINE": "1",
         }
         words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-        super().__init__("vllm", [str(python), "-m", "vllm.entrypoints.openai.api_server", *words, *switches], port, folder, env)
+        super().__init__(
+            "vllm",
+            [str(python), "-m", "vllm.entrypoints.openai.api_server", *words, *switches],
+            port,
+            folder,
+            env,
+        )
 
     @property
     def running(self) -> float:
@@ -111,7 +144,8 @@ class Vllm(Server):
 
 
 class LlamaServer(Server):
-    """gemma-3-270m, a base model: what it says is of no interest, how it says it is. Two slots of 2,048 tokens."""
+    """gemma-3-270m, a base model: what it says is of no interest, how it says it is. Two slots of
+    2,048 tokens."""
 
     WINDOW_TOKENS = 2048
 
@@ -130,7 +164,13 @@ class LlamaServer(Server):
             "chat-template-file": HERE / "model" / "template.jinja",
         }
         words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-        argv = [str(CACHE / "llamacpp" / "bin" / "llama-server-vulkan"), *words, "--jinja", "--metrics", "--slots"]
+        argv = [
+            str(CACHE / "llamacpp" / "bin" / "llama-server-vulkan"),
+            *words,
+            "--jinja",
+            "--metrics",
+            "--slots",
+        ]
         super().__init__("llama", argv, port, folder)
 
     @property

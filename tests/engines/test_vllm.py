@@ -17,18 +17,30 @@ WINDOW_TOKENS = Vllm.WINDOW_TOKENS
 WEATHER = {
     "name": "get_weather",
     "description": "The weather of the next days.",
-    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]},
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+        "required": ["city"],
+    },
 }
 WRITE = {
     "name": "write_file",
     "description": "Writes a file.",
-    "input_schema": {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}},
+    "input_schema": {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "content": {"type": "string"}},
+    },
 }
 
 
 def ask(script: str, **more: Any) -> dict[str, Any]:
     """Members of a request that makes the model play `script`."""
-    return {"model": "tiny", "max_tokens": 400, "messages": [{"role": "user", "content": f"Go. [[script:{script}]]"}], **more}
+    return {
+        "model": "tiny",
+        "max_tokens": 400,
+        "messages": [{"role": "user", "content": f"Go. [[script:{script}]]"}],
+        **more,
+    }
 
 
 def blocks(message: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -49,8 +61,16 @@ def both(proxy: Ferrule, request: dict[str, Any]) -> dict[str, Any]:
 def _essence(message: dict[str, Any]) -> dict[str, Any]:
     usage = message["usage"]
     prompt = usage["input_tokens"] + usage["cache_read_input_tokens"]
-    content = [{name: value for name, value in block.items() if name != "id"} for block in message["content"]]
-    return {"content": content, "stop": message["stop_reason"], "prompt": prompt, "output": usage["output_tokens"]}
+    content = [
+        {name: value for name, value in block.items() if name != "id"}
+        for block in message["content"]
+    ]
+    return {
+        "content": content,
+        "stop": message["stop_reason"],
+        "prompt": prompt,
+        "output": usage["output_tokens"],
+    }
 
 
 @pytest.mark.cell(NAME, "reasoning")
@@ -75,11 +95,21 @@ def test_two_calls_and_their_results(proxy: Ferrule) -> None:
     request = ask("two_tools", tools=[WEATHER, WRITE])
     message = proxy.stream(**request).message
     calls = blocks(message, "tool_use")
-    assert [call["input"] for call in calls] == [{"city": "Paris", "days": 3}, {"city": 'Oslo "north"\\'}]
+    assert [call["input"] for call in calls] == [
+        {"city": "Paris", "days": 3},
+        {"city": 'Oslo "north"\\'},
+    ]
     assert message["stop_reason"] == "tool_use"
     assert len({call["id"] for call in calls}) == 2
-    results = [{"type": "tool_result", "tool_use_id": call["id"], "content": "Sun. [[script:agent_done]]"} for call in reversed(calls)]
-    history = [*request["messages"], {"role": "assistant", "content": message["content"]}, {"role": "user", "content": results}]
+    results = [
+        {"type": "tool_result", "tool_use_id": call["id"], "content": "Sun. [[script:agent_done]]"}
+        for call in reversed(calls)
+    ]
+    history = [
+        *request["messages"],
+        {"role": "assistant", "content": message["content"]},
+        {"role": "user", "content": results},
+    ]
     answer = both(proxy, {**request, "messages": history})
     assert "The work is done." in text(answer)
 
@@ -93,7 +123,8 @@ def test_streamed_call_that_is_cut_ends_as_cut(proxy: Ferrule) -> None:
 
 @pytest.mark.cell(NAME, "cut calls")
 def test_whole_call_that_is_cut_ends_as_cut(proxy: Ferrule) -> None:
-    """The engine says `tool_calls` here, with half of the arguments: a client that believed it would run half a command."""
+    """The engine says `tool_calls` here, with half of the arguments: a client that believed it
+    would run half a command."""
     message = proxy.message(**ask("long_call", tools=[WRITE], max_tokens=60))
     assert message["stop_reason"] == "max_tokens"
 
@@ -130,16 +161,26 @@ def check_budget(proxy: Ferrule, model: str, stream: bool) -> None:
 @pytest.mark.cell(NAME, "structured output")
 def test_structured_output(proxy: Ferrule) -> None:
     properties = {"city": {"type": "string"}, "days": {"type": "integer"}}
-    schema = {"type": "object", "properties": properties, "required": ["city", "days"], "additionalProperties": False}
-    message = both(proxy, ask("object", output_config={"format": {"type": "json_schema", "schema": schema}}))
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    message = both(
+        proxy, ask("object", output_config={"format": {"type": "json_schema", "schema": schema}})
+    )
     assert json.loads(text(message)) == {"city": "Paris", "days": 3}
 
 
 @pytest.mark.cell(NAME, "engine error")
 def test_engine_that_fails_in_mid_stream_is_an_error_event(proxy: Ferrule) -> None:
-    """What the script says breaks the grammar, and the engine gives the request up when the reasoning is already out."""
+    """What the script says breaks the grammar, and the engine gives the request up when the
+    reasoning is already out."""
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    streamed = proxy.stream(**ask("not_an_object", output_config={"format": {"type": "json_schema", "schema": schema}}))
+    streamed = proxy.stream(
+        **ask("not_an_object", output_config={"format": {"type": "json_schema", "schema": schema}})
+    )
     assert streamed.status == 200
     told = assert_ends_with_error(streamed.events, "api_error")
     assert blocks(told, "thinking")
@@ -147,8 +188,24 @@ def test_engine_that_fails_in_mid_stream_is_an_error_event(proxy: Ferrule) -> No
 
 HISTORY = [
     {"role": "user", "content": "What is the weather? [[script:greeting]]"},
-    {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris", "days": 2}}]},
-    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "Sun."}, {"type": "text", "text": "Go on."}]},
+    {
+        "role": "assistant",
+        "content": [
+            {
+                "type": "tool_use",
+                "id": "toolu_1",
+                "name": "get_weather",
+                "input": {"city": "Paris", "days": 2},
+            }
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Sun."},
+            {"type": "text", "text": "Go on."},
+        ],
+    },
 ]
 
 
@@ -162,12 +219,21 @@ HISTORY = [
         {"tools": [WEATHER], "messages": HISTORY},
         {"thinking": {"type": "disabled"}},
         {"output_config": {"effort": "low"}},
-        {"messages": [*HISTORY[:1], {"role": "system", "content": "A reminder in mid-conversation."}]},
+        {
+            "messages": [
+                *HISTORY[:1],
+                {"role": "system", "content": "A reminder in mid-conversation."},
+            ]
+        },
     ],
     ids=["plain", "system", "tools", "history", "no thinking", "effort", "late system"],
 )
 def test_counts_are_what_is_billed(proxy: Ferrule, more: dict[str, Any]) -> None:
-    request = ask("greeting", max_tokens=5, **more) if "messages" not in more else {"model": "tiny", "max_tokens": 5, **more}
+    request = (
+        ask("greeting", max_tokens=5, **more)
+        if "messages" not in more
+        else {"model": "tiny", "max_tokens": 5, **more}
+    )
     usage = proxy.message(**request)["usage"]
     counted = proxy.ask("/v1/messages/count_tokens", **request).json()["input_tokens"]
     assert counted == usage["input_tokens"] + usage["cache_read_input_tokens"]
@@ -178,7 +244,11 @@ def test_counts_are_what_is_billed(proxy: Ferrule, more: dict[str, Any]) -> None
 def test_overflow_is_worded_as_clients_know_it(proxy: Ferrule, stream: bool) -> None:
     request = ask("greeting", messages=[{"role": "user", "content": "word " * WINDOW_TOKENS}])
     message = assert_error(
-        proxy.ask(stream=stream, **request), 400, "invalid_request_error", "prompt is too long: ", f"> {WINDOW_TOKENS} maximum"
+        proxy.ask(stream=stream, **request),
+        400,
+        "invalid_request_error",
+        "prompt is too long: ",
+        f"> {WINDOW_TOKENS} maximum",
     )
     tokens = int(message.partition(": ")[2].split()[0])
     assert tokens > WINDOW_TOKENS
@@ -186,12 +256,16 @@ def test_overflow_is_worded_as_clients_know_it(proxy: Ferrule, stream: bool) -> 
 
 @pytest.mark.cell(NAME, "overflow")
 def test_large_max_tokens_is_clamped(proxy: Ferrule) -> None:
-    assert proxy.message(**ask("greeting", max_tokens=10 * WINDOW_TOKENS))["stop_reason"] == "end_turn"
+    assert (
+        proxy.message(**ask("greeting", max_tokens=10 * WINDOW_TOKENS))["stop_reason"] == "end_turn"
+    )
 
 
 @pytest.mark.cell(NAME, "client abort")
 def test_client_that_leaves_stops_the_engine(proxy: Ferrule, vllm: Vllm) -> None:
-    with proxy.open_stream(**ask("endless", messages=[{"role": "user", "content": "[[script:endless]] [[delay:100]]"}])) as answer:
+    with proxy.open_stream(
+        **ask("endless", messages=[{"role": "user", "content": "[[script:endless]] [[delay:100]]"}])
+    ) as answer:
         answer.read_until(b"text_delta")
         assert vllm.running == 1
         answer.reset()

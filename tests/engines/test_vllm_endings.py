@@ -1,4 +1,5 @@
-"""How streams of a real vLLM end when something dies or drains. Runs last among the vLLM tests, because it ends the engines."""
+"""How streams of a real vLLM end when something dies or drains. Runs last among the vLLM tests,
+because it ends the engines."""
 
 from __future__ import annotations
 
@@ -15,8 +16,16 @@ from tests.engines.servers import Vllm
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 NAME = "vLLM"
-SLOW = {"model": "tiny", "max_tokens": 400, "messages": [{"role": "user", "content": "[[script:endless]] [[delay:30]]"}]}
-QUICK = {"model": "tiny", "max_tokens": 100, "messages": [{"role": "user", "content": "[[script:greeting]]"}]}
+SLOW = {
+    "model": "tiny",
+    "max_tokens": 400,
+    "messages": [{"role": "user", "content": "[[script:endless]] [[delay:30]]"}],
+}
+QUICK = {
+    "model": "tiny",
+    "max_tokens": 100,
+    "messages": [{"role": "user", "content": "[[script:greeting]]"}],
+}
 
 
 @pytest.mark.cell(NAME, "proxy drain")
@@ -32,7 +41,9 @@ def test_proxy_that_drains_lets_streams_end(vllm: Vllm, new_proxy: Callable[...,
 
 
 @pytest.mark.cell(NAME, "engine kill")
-def test_engine_killed_in_mid_stream(vllm: Vllm, second_vllm: Vllm, new_proxy: Callable[..., Ferrule]) -> None:
+def test_engine_killed_in_mid_stream(
+    vllm: Vllm, second_vllm: Vllm, new_proxy: Callable[..., Ferrule]
+) -> None:
     proxy = new_proxy(vllm_config(vllm.url, second_vllm.url))
     headers = {"x-claude-code-session-id": session_of(proxy, second_vllm)}
     with proxy.open_stream(headers=headers, **SLOW) as answer:
@@ -56,7 +67,9 @@ def session_of(proxy: Ferrule, server: Vllm) -> str:
 
 
 @pytest.mark.cell(NAME, "engine drain")
-def test_engine_that_is_terminated_ends_the_stream_with_an_error(vllm: Vllm, new_proxy: Callable[..., Ferrule]) -> None:
+def test_engine_that_is_terminated_ends_the_stream_with_an_error(
+    vllm: Vllm, new_proxy: Callable[..., Ferrule]
+) -> None:
     """Its streams end with `finish_reason: abort`, which is no end of a message."""
     proxy = new_proxy(vllm_config(vllm.url))
     with proxy.open_stream(**SLOW) as answer:

@@ -1,4 +1,5 @@
-"""The story of a request where it goes wrong inside: what the client gets, and that everything is given back and noted once."""
+"""The story of a request where it goes wrong inside: what the client gets, and that everything is
+given back and noted once."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ async def test_a_fault_of_ours_is_a_500_without_a_word_of_it(
     assert (status, body["error"]) == (500, {"type": "api_error", "message": "Internal error."})
     assert "ZeroDivisionError" in caplog.text
     (record,) = stage.records
-    assert (record.status, record.error, record.request_id) == (500, "api_error", body["request_id"])
+    assert (record.status, record.error, record.request_id) == (
+        500,
+        "api_error",
+        body["request_id"],
+    )
     assert stage.worker.proxy.running == 0
 
 
@@ -66,7 +71,9 @@ async def test_limits_are_settled_with_what_was_used_also_when_it_fails(
         ({}, False),
     ],
 )
-async def test_lists_come_in_the_shape_the_client_speaks(stage: Stage, headers: dict[str, str], is_anthropic: bool) -> None:
+async def test_lists_come_in_the_shape_the_client_speaks(
+    stage: Stage, headers: dict[str, str], is_anthropic: bool
+) -> None:
     _, body = await stage.get("/v1/models", **headers)
     assert ("has_more" in body) is is_anthropic
 
@@ -81,6 +88,8 @@ async def test_a_path_with_v1_twice_gets_a_hint(stage: Stage) -> None:
 async def test_a_method_that_is_not_offered(stage: Stage) -> None:
     async with stage.client.delete("/v1/models") as answer:
         assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
-        assert (await answer.json())["error"]["message"] == "DELETE is not offered here; GET and HEAD are."
+        assert (await answer.json())["error"][
+            "message"
+        ] == "DELETE is not offered here; GET and HEAD are."
     async with stage.client.get("/v1/messages") as answer:
         assert (await answer.json())["error"]["message"] == "GET is not offered here; POST is."

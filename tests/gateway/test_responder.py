@@ -1,4 +1,5 @@
-"""A reply that goes wrong while it is told: the stream ends honestly, and everything is given back and noted once."""
+"""A reply that goes wrong while it is told: the stream ends honestly, and everything is given back
+and noted once."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ async def test_a_fault_of_ours_in_a_stream_is_an_error_event(
     assert stage.worker.proxy.live == set()
 
 
-async def test_a_client_that_leaves_is_noted_once_and_costs_nothing_more(stage: Stage, backend: ScriptedBackend) -> None:
+async def test_a_client_that_leaves_is_noted_once_and_costs_nothing_more(
+    stage: Stage, backend: ScriptedBackend
+) -> None:
     backend.play(Reply((D({"content": "a"}), Hold())))
     async with stage.client.post("/v1/messages", json=REQ(stream=True)) as answer:
         await answer.content.readuntil(b"text_delta")
@@ -55,10 +58,12 @@ async def test_a_client_that_leaves_is_noted_once_and_costs_nothing_more(stage: 
     assert (record.status, record.end_reason) == (499, "client_gone")
     assert stage.worker.proxy.live == set()
     assert stage.worker.metrics.streams.series == {(): 0}
-    assert stage.worker.state.pools["default"].pool.inflight == 0
+    assert stage.worker.state.pools["default"].balancer.inflight == 0
 
 
-async def test_the_shutdown_ends_whole_replies_with_a_status(stage: Stage, backend: ScriptedBackend) -> None:
+async def test_the_shutdown_ends_whole_replies_with_a_status(
+    stage: Stage, backend: ScriptedBackend
+) -> None:
     backend.play(Reply((Hold(),), sends_head=False))
     asking = asyncio.ensure_future(stage.ask())
     await until(lambda: stage.worker.proxy.live and backend.requests)
@@ -67,7 +72,9 @@ async def test_the_shutdown_ends_whole_replies_with_a_status(stage: Stage, backe
     assert (status, body["error"]["type"]) == (529, "overloaded_error")
 
 
-async def test_the_shutdown_ends_streams_with_an_event_and_its_own_reason(stage: Stage, backend: ScriptedBackend) -> None:
+async def test_the_shutdown_ends_streams_with_an_event_and_its_own_reason(
+    stage: Stage, backend: ScriptedBackend
+) -> None:
     backend.play(Reply((D({"content": "a"}), Hold())))
     async with stage.client.post("/v1/messages", json=REQ(stream=True)) as answer:
         await answer.content.readuntil(b"text_delta")

@@ -1,4 +1,5 @@
-"""One request at a pool: which failures are tried again, what each does to the backend's health, and what is raised in the end."""
+"""One request at a pool: which failures are tried again, what each does to the backend's health,
+and what is raised in the end."""
 
 from __future__ import annotations
 
@@ -28,10 +29,14 @@ def folded() -> ResponseStream:
 
 
 def sending(**members: str) -> UpstreamRequest:
-    return UpstreamRequest("/v1/chat/completions", BODY, b"key", lambda backend, affinity: b"", **members)
+    return UpstreamRequest(
+        "/v1/chat/completions", BODY, b"key", lambda backend, affinity: b"", **members
+    )
 
 
-async def sent(pool: BackendPool, stream: ResponseStream | None = None) -> tuple[bytes, RequestRecord]:
+async def sent(
+    pool: BackendPool, stream: ResponseStream | None = None
+) -> tuple[bytes, RequestRecord]:
     stream, record = stream or folded(), RequestRecord("req_1", "messages", monotonic())
     await send_with_retries(pool, stream, sending(), record)
     return stream.take_body(), record
@@ -66,7 +71,12 @@ async def test_a_reply(backend: ScriptedBackend) -> None:
 
 async def test_extra_headers_go_along(backend: ScriptedBackend) -> None:
     async with running_pool(config_of(backend.url)) as pool:
-        await send_with_retries(pool, folded(), sending(extra_headers="traceparent: 00-x\r\n"), RequestRecord("req_1", "messages", 0.0))
+        await send_with_retries(
+            pool,
+            folded(),
+            sending(extra_headers="traceparent: 00-x\r\n"),
+            RequestRecord("req_1", "messages", 0.0),
+        )
         assert backend.last.header("traceparent") == "00-x"
 
 
@@ -82,7 +92,9 @@ RETRIED: list[tuple[str, Play, str]] = [
 
 
 @pytest.mark.parametrize(("code", "play", "reason"), RETRIED)
-async def test_retried_elsewhere(new_backend: Callable[..., ScriptedBackend], code: str, play: Play, reason: str) -> None:
+async def test_retried_elsewhere(
+    new_backend: Callable[..., ScriptedBackend], code: str, play: Play, reason: str
+) -> None:
     backends = [new_backend(), new_backend()]
     async with running_pool(config_of(*(backend.url for backend in backends))) as pool:
         first = pool.balancer.choose(b"key", frozenset(), monotonic())
@@ -105,8 +117,12 @@ RAISED: list[tuple[str, Play, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "play", "status", "code"), RAISED, ids=[case[0] for case in RAISED])
-async def test_raised_where_there_is_nobody_else(backend: ScriptedBackend, name: str, play: Play, status: int, code: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "play", "status", "code"), RAISED, ids=[case[0] for case in RAISED]
+)
+async def test_raised_where_there_is_nobody_else(
+    backend: ScriptedBackend, name: str, play: Play, status: int, code: str
+) -> None:
     backend.play(play)
     async with running_pool(config_of(backend.url)) as pool:
         with pytest.raises(Failure) as raised:
@@ -132,7 +148,10 @@ async def test_nobody_listens_any_more(new_backend: Callable[..., ScriptedBacken
         backend.stop()
         with pytest.raises(Failure) as raised:
             await sent(pool)
-        assert (raised.value.status, raised.value.message) == (529, "The backend could not be reached.")
+        assert (raised.value.status, raised.value.message) == (
+            529,
+            "The backend could not be reached.",
+        )
         assert codes(pool) == ["connect_error"]
         assert "127.0.0.1" not in raised.value.message
 
@@ -152,13 +171,17 @@ async def test_retries_end(new_backend: Callable[..., ScriptedBackend]) -> None:
     backends = [new_backend() for _ in range(3)]
     for backend in backends:
         backend.play(refusal(500))
-    async with running_pool(config_of(*(backend.url for backend in backends), pool={"retries": 1})) as pool:
+    async with running_pool(
+        config_of(*(backend.url for backend in backends), pool={"retries": 1})
+    ) as pool:
         with pytest.raises(Failure):
             await sent(pool)
         assert sum(len(backend.requests) for backend in backends) == 2
 
 
-async def test_after_the_first_event_nothing_is_tried_again(new_backend: Callable[..., ScriptedBackend]) -> None:
+async def test_after_the_first_event_nothing_is_tried_again(
+    new_backend: Callable[..., ScriptedBackend],
+) -> None:
     backends = [new_backend(), new_backend()]
     for backend in backends:
         backend.play(stream(D({"content": "a"}), Close()))
@@ -199,7 +222,9 @@ async def test_a_full_pool_makes_it_wait_its_turn(backend: ScriptedBackend) -> N
 
 async def test_a_full_queue_refuses(backend: ScriptedBackend) -> None:
     backend.play(Reply((D({"content": "a"}), Hold())))
-    async with running_pool(config_of(backend.url, pool={"slots": 1, "max_inflight": 1, "queue": {"size": 0}})) as pool:
+    async with running_pool(
+        config_of(backend.url, pool={"slots": 1, "max_inflight": 1, "queue": {"size": 0}})
+    ) as pool:
         first = asyncio.ensure_future(sent(pool))
         await until(lambda: pool.balancer.inflight == 1)
         with pytest.raises(Failure, match="queue is full") as raised:
@@ -209,7 +234,9 @@ async def test_a_full_queue_refuses(backend: ScriptedBackend) -> None:
         first.cancel()
 
 
-async def test_nobody_to_wait_for(monkeypatch: pytest.MonkeyPatch, backend: ScriptedBackend) -> None:
+async def test_nobody_to_wait_for(
+    monkeypatch: pytest.MonkeyPatch, backend: ScriptedBackend
+) -> None:
     monkeypatch.setattr(dispatching, "NO_BACKEND_WAIT_S", 0.05)
     async with running_pool(config_of(backend.url)) as pool:
         pool.balancer.update([], monotonic())

@@ -1,4 +1,5 @@
-"""The client port with a handler of the test's, and a client that sends bytes and reads one answer after the other."""
+"""The client port with a handler of the test's, and a client that sends bytes and reads one answer
+after the other."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ class Peer:
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
         first, *lines = head.strip().split("\r\n")
         headers = dict(line.split(": ", 1) for line in lines)
-        return Reply(int(first.split()[1]), headers, await self.reader.readexactly(int(headers.get("content-length", 0))))
+        return Reply(
+            int(first.split()[1]),
+            headers,
+            await self.reader.readexactly(int(headers.get("content-length", 0))),
+        )
 
     async def is_cut(self) -> bool:
         """The other side closes or resets, and sends nothing more."""
@@ -81,7 +86,9 @@ async def echo(call: Request) -> Response:
 
 @asynccontextmanager
 async def serving(
-    serve: Callable[[Request], object] = echo, deadlines: Deadlines = DEADLINES, max_connections: int = 100
+    serve: Callable[[Request], object] = echo,
+    deadlines: Deadlines = DEADLINES,
+    max_connections: int = 100,
 ) -> AsyncIterator[Serving]:
     app = Server(serve, deadlines, max_connections)  # type: ignore[arg-type]
     _, port = await app.listen("127.0.0.1", 0, shared=False)

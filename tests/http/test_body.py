@@ -1,4 +1,5 @@
-"""Bodies within limits: however they are framed and coded, what is too much is refused when it passes the limit."""
+"""Bodies within limits: however they are framed and coded, what is too much is refused when it
+passes the limit."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ BOMB = gzip.compress(bytes(10_000_000))
         (post(CODED["deflate"], ["content-encoding: deflate"]), b"hello"),
         (post(CODED["raw deflate"], ["content-encoding: deflate"]), b"hello"),
         (post(b"x" * LIMIT_BYTES), b"x" * LIMIT_BYTES),
-        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n", b"hello"),
+        (
+            b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: "
+            b"chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
+            b"hello",
+        ),
     ],
     ids=["plain", "empty", "identity", "gzip", "deflate", "raw-deflate", "at-the-limit", "chunked"],
 )
@@ -42,7 +47,12 @@ async def test_read(raw: bytes, body: bytes) -> None:
     [
         (post(b"x" * (LIMIT_BYTES + 1)), 413),
         (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999\r\n\r\n", 413),
-        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n7d0\r\n" + b"x" * 2000 + b"\r\n0\r\n\r\n", 413),
+        (
+            b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n7d0\r\n"
+            + b"x" * 2000
+            + b"\r\n0\r\n\r\n",
+            413,
+        ),
         (post(gzip.compress(bytes(LIMIT_BYTES + 1)), ["content-encoding: gzip"]), 413),
         (post(b"hello", ["content-encoding: br"]), 415),
         (post(b"hello", ["content-encoding: gzip"]), 400),
@@ -76,7 +86,9 @@ async def test_pieces_that_come_one_by_one() -> None:
 async def test_expect_is_answered_before_the_body() -> None:
     async with serving() as server:
         peer = await server.connect()
-        peer.send(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\nexpect: 100-continue\r\n\r\n")
+        peer.send(
+            b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\nexpect: 100-continue\r\n\r\n"
+        )
         assert await peer.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         peer.send(b"abc")
         assert (await peer.reply()).body == b"abc"
@@ -84,5 +96,7 @@ async def test_expect_is_answered_before_the_body() -> None:
 
 async def test_what_is_too_large_is_refused_before_it_is_asked_for() -> None:
     async with serving() as server:
-        reply = await server.ask(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\nexpect: 100-continue\r\n\r\n")
+        reply = await server.ask(
+            b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\nexpect: 100-continue\r\n\r\n"
+        )
         assert reply.status == 413

@@ -1,4 +1,5 @@
-"""A client's deadlines, by a clock of the test's; and who is told that the client's transport is full."""
+"""A client's deadlines, by a clock of the test's; and who is told that the client's transport is
+full."""
 
 from __future__ import annotations
 
@@ -173,7 +174,9 @@ async def test_a_writer_that_begins_behind_a_full_transport_is_held_from_the_sta
 async def test_what_the_parser_refuses_is_said_in_the_envelope() -> None:
     async with serving() as server:
         peer, _ = await connected(server)
-        peer.send(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n")
+        peer.send(
+            b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
         reply = await peer.reply()
         assert reply.status == 400
         assert b'"type":"error"' in reply.body

@@ -31,16 +31,31 @@ def test_message_ids_hold_a_uuid_of_version_4() -> None:
         ("1.0", "connection: keep-alive\r\n", False, True, False),
     ],
 )
-async def test_what_the_request_allows(version: str, extra: str, wants_close: bool, keeps: bool, chunks: bool) -> None:
+async def test_what_the_request_allows(
+    version: str, extra: str, wants_close: bool, keeps: bool, chunks: bool
+) -> None:
     seen: list[tuple[bool, bool, bool, str, str | None]] = []
 
     async def serve(call: Request) -> Response:
         call.keeps_alive = call.keeps_alive and not wants_close
-        seen.append((call.keeps_alive, call.takes_chunks, call.outlives_stream, call.request_id, call.headers.get("x-one")))
+        seen.append(
+            (
+                call.keeps_alive,
+                call.takes_chunks,
+                call.outlives_stream,
+                call.request_id,
+                call.headers.get("x-one"),
+            )
+        )
         return Response(200, b"{}")
 
     async with serving(serve) as server:
         await server.ask(f"GET / HTTP/{version}\r\nhost: x\r\nX-One: 1\r\n{extra}\r\n".encode())
     ((keeps_alive, takes_chunks, outlives_stream, request_id, header),) = seen
-    assert (keeps_alive, takes_chunks, outlives_stream, header) == (keeps, chunks, keeps and chunks, "1")
+    assert (keeps_alive, takes_chunks, outlives_stream, header) == (
+        keeps,
+        chunks,
+        keeps and chunks,
+        "1",
+    )
     assert re.fullmatch(r"req_[0-9a-f]{24}", request_id)

@@ -24,7 +24,13 @@ def test_heads() -> None:
 )
 def test_heads_of_streams(chunked: bool, keep_alive: bool, present: bytes, absent: bytes) -> None:
     told = event_stream_head([("request-id", "r")], chunked=chunked, keep_alive=keep_alive)
-    for line in (b"text/event-stream", b"cache-control: no-cache", b"x-accel-buffering: no", b"request-id: r", present):
+    for line in (
+        b"text/event-stream",
+        b"cache-control: no-cache",
+        b"x-accel-buffering: no",
+        b"request-id: r",
+        present,
+    ):
         assert line in told
     assert absent not in told
 
@@ -39,7 +45,9 @@ def test_heads_of_streams(chunked: bool, keep_alive: bool, present: bytes, absen
         ("GET / HTTP/1.0", "connection: keep-alive\r\n", "keep-alive", True),
     ],
 )
-async def test_whole_answers(request_line: str, extra: str, connection: str | None, has_body: bool) -> None:
+async def test_whole_answers(
+    request_line: str, extra: str, connection: str | None, has_body: bool
+) -> None:
     async def serve(call: Request) -> Response | StreamedResponse:
         return Response(200, b"{}", [("request-id", "r")])
 
@@ -51,7 +59,9 @@ async def test_whole_answers(request_line: str, extra: str, connection: str | No
         assert "content-type: application/json\r\n" in told
         assert "cache-control: no-store\r\n" in told
         assert "request-id: r\r\n" in told
-        assert (f"connection: {connection}\r\n" in told) if connection else ("connection:" not in told)
+        assert (
+            (f"connection: {connection}\r\n" in told) if connection else ("connection:" not in told)
+        )
         if has_body:
             assert await peer.reader.readexactly(2) == b"{}"
         if connection == "close":

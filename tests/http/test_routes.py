@@ -35,7 +35,12 @@ def test_routes(path: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "argument"),
-    [("/v1/models/m", "m"), ("/v1/models/org/m", "org/m"), ("/v1/models/org%2Fm?x", "org/m"), ("/api/v1/models/a%20b", "a b")],
+    [
+        ("/v1/models/m", "m"),
+        ("/v1/models/org/m", "org/m"),
+        ("/v1/models/org%2Fm?x", "org/m"),
+        ("/api/v1/models/a%20b", "a b"),
+    ],
 )
 def test_models_are_named_raw_or_encoded(path: str, argument: str) -> None:
     assert route_of(path) == Route("model", ("GET", "HEAD"), argument)

@@ -1,4 +1,5 @@
-"""The port itself: how many connections it takes, what ends a handler, and a port that several workers share."""
+"""The port itself: how many connections it takes, what ends a handler, and a port that several
+workers share."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ async def test_a_client_that_leaves_ends_its_handler() -> None:
     async with serving(serve) as server:
         peer = await server.connect()
         peer.send(post(b""))
-        await until(lambda: any(connection._current_request for connection in server.app.connections))
+        await until(
+            lambda: any(connection._current_request for connection in server.app.connections)
+        )
         peer.writer.transport.abort()
         await asyncio.wait_for(ended.wait(), 5)
 
@@ -72,6 +75,8 @@ async def test_once_closed_nothing_listens() -> None:
 
 
 async def test_the_slow_parser_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aiohttp.http_parser, "HttpRequestParser", aiohttp.http_parser.HttpRequestParserPy)
+    monkeypatch.setattr(
+        aiohttp.http_parser, "HttpRequestParser", aiohttp.http_parser.HttpRequestParserPy
+    )
     with pytest.raises(ParserMissing):
         Server(echo, Deadlines(), 1)

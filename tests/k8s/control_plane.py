@@ -1,4 +1,5 @@
-"""A real control plane for tests: etcd and kube-apiserver as processes on this machine, and a client for its HTTP API.
+"""A real control plane for tests: etcd and kube-apiserver as processes on this machine, and a
+client for its HTTP API.
 
 Only what tests ask: apply (server-side, strict, dry or real), delete, a service account's token.
 """
@@ -40,11 +41,23 @@ class ControlPlane:
 
     def start(self) -> None:
         etcd, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-        urls = [f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}", f"--listen-peer-urls={peer}"]
-        cluster = [f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=default={peer}", "--unsafe-no-fsync"]
-        self._spawn("etcd", str(shutil.which("etcd")), f"--data-dir={self.folder}/etcd", *urls, *cluster)
+        urls = [
+            f"--listen-client-urls={etcd}",
+            f"--advertise-client-urls={etcd}",
+            f"--listen-peer-urls={peer}",
+        ]
+        cluster = [
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",
+        ]
+        self._spawn(
+            "etcd", str(shutil.which("etcd")), f"--data-dir={self.folder}/etcd", *urls, *cluster
+        )
         key = self.folder / "accounts.key"
-        subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+        subprocess.run(
+            ["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True
+        )
         (self.folder / "tokens.csv").write_text(f"{self._token},admin,admin,system:masters\n")
         self._spawn(
             "kube-apiserver",
@@ -64,13 +77,17 @@ class ControlPlane:
 
     def _spawn(self, name: str, *command: str) -> None:
         with (self.folder / f"{name}.log").open("wb") as log:
-            self._processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder))
+            self._processes.append(
+                subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
+            )
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._is_ready():
             alive = all(process.poll() is None for process in self._processes)
-            assert alive and time.monotonic() < deadline, (self.folder / "kube-apiserver.log").read_text(errors="replace")[-3000:]
+            assert alive and time.monotonic() < deadline, (
+                self.folder / "kube-apiserver.log"
+            ).read_text(errors="replace")[-3000:]
             time.sleep(0.2)
 
     def _is_ready(self) -> bool:
@@ -92,17 +109,28 @@ class ControlPlane:
         return self.folder / "certificates/apiserver.crt"
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """The answer's JSON (or text); its warnings are raised too, because a manifest that earns one is not right."""
+        """The answer's JSON (or text); its warnings are raised too, because a manifest that earns
+        one is not right."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {"authorization": f"Bearer {self._token}", "content-type": kind, "accept": "application/json"}
+        headers = {
+            "authorization": f"Bearer {self._token}",
+            "content-type": kind,
+            "accept": "application/json",
+        }
         request = urllib.request.Request(self.url + path, data, headers, method=method)
-        context = ssl.create_default_context(cafile=self.ca_file) if self.ca_file.exists() else ssl.create_default_context()
+        context = (
+            ssl.create_default_context(cafile=self.ca_file)
+            if self.ca_file.exists()
+            else ssl.create_default_context()
+        )
         try:
             with urllib.request.urlopen(request, timeout=20, context=context) as answer:
                 warnings, text = answer.headers.get_all("warning"), answer.read().decode()
         except urllib.error.HTTPError as refusal:
             with refusal:
-                raise Refused(f"{method} {path}: {refusal.code} {refusal.read().decode()[:2000]}") from None
+                raise Refused(
+                    f"{method} {path}: {refusal.code} {refusal.read().decode()[:2000]}"
+                ) from None
         if warnings:
             raise Refused(f"{method} {path}: {warnings}")
         return json.loads(text) if text.startswith("{") else text
@@ -117,7 +145,11 @@ class ControlPlane:
 
     def token_of(self, account: str, namespace: str) -> str:
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 3600},
+        }
         token: str = self.ask("POST", path, body)["status"]["token"]
         return token
 
@@ -127,7 +159,10 @@ class ControlPlane:
         if (version, kind) not in self._plurals:
             for resource in self.ask("GET", root)["resources"]:
                 if "/" not in resource["name"]:
-                    self._plurals[version, resource["kind"]] = resource["name"], resource["namespaced"]
+                    self._plurals[version, resource["kind"]] = (
+                        resource["name"],
+                        resource["namespaced"],
+                    )
         plural, is_namespaced = self._plurals[version, kind]
         place = f"/namespaces/{namespace}" if is_namespaced else ""
         return f"{root}{place}/{plural}/{manifest['metadata']['name']}"

@@ -1,4 +1,5 @@
-"""Enough of everything to give every panel something to show: sessions, streams, faults, refusals, counts. For half a minute at most."""
+"""Enough of everything to give every panel something to show: sessions, streams, faults, refusals,
+counts. For half a minute at most."""
 
 from __future__ import annotations
 
@@ -21,7 +22,13 @@ def headers(key: str = KEY, **more: str) -> dict[str, str]:
 
 
 def body(text: str, **more: Any) -> dict[str, Any]:
-    return {"model": "m", "max_tokens": 64, "stream": True, "messages": [{"role": "user", "content": text}], **more}
+    return {
+        "model": "m",
+        "max_tokens": 64,
+        "stream": True,
+        "messages": [{"role": "user", "content": text}],
+        **more,
+    }
 
 
 def _messages(text: Callable[[int], str], **more: Any) -> Ask:
@@ -29,7 +36,9 @@ def _messages(text: Callable[[int], str], **more: Any) -> Ask:
 
 
 def _leave_early(client: Client, turn: int) -> None:
-    with client.open("POST", "/v1/messages", body(f"leaving {turn} [[tokens:400]]"), headers()) as answer:
+    with client.open(
+        "POST", "/v1/messages", body(f"leaving {turn} [[tokens:400]]"), headers()
+    ) as answer:
         answer.read_until(b"content_block_delta")
         answer.reset()
 
@@ -41,13 +50,22 @@ KINDS: tuple[Ask, ...] = (
     # One hot session over its home's slots.
     *[_messages(lambda _turn: "the hot session [[tokens:60]]") for _ in range(4)],
     # No opening, no session: keyless.
-    lambda client, _turn: client.post("/v1/messages", body("", messages=[{"role": "user", "content": [IMAGE]}]), headers()),
+    lambda client, _turn: client.post(
+        "/v1/messages", body("", messages=[{"role": "user", "content": [IMAGE]}]), headers()
+    ),
     # A parameter that the dialect drops, a whole reply, the other surface, a count, a list.
     _messages(lambda turn: f"dropped {turn}", stream=False, top_p=0.5),
-    lambda client, turn: client.post("/v1/chat/completions", {**body(f"chat {turn}"), "max_tokens": 8}, headers()),
-    lambda client, turn: client.post("/v1/messages/count_tokens", {"model": "m", "messages": body(f"count {turn}")["messages"]}, headers()),
+    lambda client, turn: client.post(
+        "/v1/chat/completions", {**body(f"chat {turn}"), "max_tokens": 8}, headers()
+    ),
+    lambda client, turn: client.post(
+        "/v1/messages/count_tokens",
+        {"model": "m", "messages": body(f"count {turn}")["messages"]},
+        headers(),
+    ),
     lambda client, _turn: client.get("/v1/models", headers()),
-    # What goes wrong: at the backend before anything was told, in the middle of a stream, by the client's leaving.
+    # What goes wrong: at the backend before anything was told, in the middle of a stream, by the
+    # client's leaving.
     _messages(lambda turn: f"refused {turn} [[fault:503]]"),
     _messages(lambda turn: f"broken {turn} [[fault:cut-mid-chunk]]"),
     _leave_early,
@@ -56,12 +74,16 @@ KINDS: tuple[Ask, ...] = (
     lambda client, turn: client.post("/v1/messages", body(f"limited {turn}"), headers(LIMITED_KEY)),
 )
 
-IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+IMAGE = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
+}
 
 
 @contextmanager
 def load(address: str) -> Iterator[None]:
-    """One thread for each kind of request, each as fast as answers come, until the block is left."""
+    """One thread for each kind of request, each as fast as answers come, until the block is
+    left."""
     over = threading.Event()
     problems: list[BaseException] = []
 

@@ -26,7 +26,8 @@ def folder_of(name: str) -> Path:
 
 @cache
 def _kustomize() -> list[str]:
-    """The command that renders, in the order of preference: ours (make .cache/bin/kustomize), one on PATH, kubectl's."""
+    """The command that renders, in the order of preference: ours (make .cache/bin/kustomize), one
+    on PATH, kubectl's."""
     for place in (str(ROOT / ".cache/bin/kustomize"), "kustomize"):
         if found := shutil.which(place):
             return [found, "build"]
@@ -37,17 +38,26 @@ def _kustomize() -> list[str]:
 
 @cache
 def _rendered(name: str) -> str:
-    return subprocess.run([*_kustomize(), str(folder_of(name))], check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(
+        [*_kustomize(), str(folder_of(name))],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout
 
 
 def render_text(name: str) -> str:
     if not _kustomize():
-        pytest.skip("needs kustomize: go install sigs.k8s.io/kustomize/kustomize/v5@v5.7.1, or kubectl")
+        pytest.skip(
+            "needs kustomize: go install sigs.k8s.io/kustomize/kustomize/v5@v5.7.1, or kubectl"
+        )
     return _rendered(name)
 
 
 def render(name: str) -> dict[Id, Manifest]:
-    """Every resource by kind and name; the hash at the end of a generated name is left out of the key."""
+    """Every resource by kind and name; the hash at the end of a generated name is left out of the
+    key."""
     manifests = [document for document in yaml.safe_load_all(render_text(name)) if document]
     return {(manifest["kind"], _without_hash(manifest)): manifest for manifest in manifests}
 
@@ -58,10 +68,15 @@ def _without_hash(manifest: Manifest) -> str:
 
 
 def crd_schema(kind: str) -> tuple[str, Manifest]:
-    """The apiVersion of a custom resource and its schema, closed: what it does not name is refused."""
-    definition = yaml.safe_load((Path(__file__).parent / "crds" / f"{kind.lower()}s.yaml").read_text())
+    """The apiVersion of a custom resource and its schema, closed: what it does not name is
+    refused."""
+    definition = yaml.safe_load(
+        (Path(__file__).parent / "crds" / f"{kind.lower()}s.yaml").read_text()
+    )
     version = definition["spec"]["versions"][0]
-    return f"{definition['spec']['group']}/{version['name']}", _closed(version["schema"]["openAPIV3Schema"])
+    return f"{definition['spec']['group']}/{version['name']}", _closed(
+        version["schema"]["openAPIV3Schema"]
+    )
 
 
 def _closed(schema: Any) -> Any:

@@ -1,6 +1,8 @@
-"""A real kube-apiserver: it takes every manifest, its Pod Security admission lets the pods in, and discovery follows its EndpointSlices.
+"""A real kube-apiserver: it takes every manifest, its Pod Security admission lets the pods in, and
+discovery follows its EndpointSlices.
 
-Needs what `make test-kube` makes: .cache/bin/kube-apiserver (built from Go modules) and Debian's etcd-server.
+Needs what `make test-kube` makes: .cache/bin/kube-apiserver (built from Go modules) and Debian's
+etcd-server.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from ferrule.routing.backend import BackendSpec
 pytestmark = [
     pytest.mark.live,
     pytest.mark.timeout(180),
-    pytest.mark.skipif(not APISERVER.exists() or shutil.which("etcd") is None, reason="needs kube-apiserver and etcd: make test-kube"),
+    pytest.mark.skipif(
+        not APISERVER.exists() or shutil.which("etcd") is None,
+        reason="needs kube-apiserver and etcd: make test-kube",
+    ),
 ]
 
 NAMESPACE = "inference"
@@ -35,10 +40,22 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     try:
         for crd in sorted(CRDS.glob("*.yaml")):
             plane.apply(yaml.safe_load(crd.read_text()), "")
-        labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
-        plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}, "")
+        labels = {
+            f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")
+        }
+        plane.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {"name": NAMESPACE, "labels": labels},
+            },
+            "",
+        )
         for account in ("default", "ferrule"):
-            plane.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}}, NAMESPACE)
+            plane.apply(
+                {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}},
+                NAMESPACE,
+            )
         yield plane
     finally:
         plane.stop()
@@ -62,14 +79,21 @@ def test_pod_security_lets_the_pods_in(control_plane: ControlPlane, name: str) -
 
 
 def test_pod_security_would_have_refused_a_privileged_one(control_plane: ControlPlane) -> None:
-    template = yaml.safe_load(yaml.safe_dump(render("base")["Deployment", "ferrule"]["spec"]["template"]))
+    template = yaml.safe_load(
+        yaml.safe_dump(render("base")["Deployment", "ferrule"]["spec"]["template"])
+    )
     template["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
     with pytest.raises(Refused, match="violates PodSecurity"):
         control_plane.apply(pod(template), NAMESPACE, is_dry=True)
 
 
 def pod(template: Manifest) -> Manifest:
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**template["metadata"], "name": "ferrule"}, "spec": template["spec"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**template["metadata"], "name": "ferrule"},
+        "spec": template["spec"],
+    }
 
 
 # Discovery, with the rights that the Role gives and no others
@@ -77,10 +101,17 @@ def pod(template: Manifest) -> Manifest:
 
 def endpoint_slice(name: str, **addresses: bool) -> Manifest:
     """`addresses`: last number of an address → whether its pod is ready."""
-    endpoints = [{"addresses": [f"10.1.0.{number.lstrip('n')}"], "conditions": {"ready": ready}} for number, ready in addresses.items()]
+    endpoints = [
+        {"addresses": [f"10.1.0.{number.lstrip('n')}"], "conditions": {"ready": ready}}
+        for number, ready in addresses.items()
+    ]
     labels = {"kubernetes.io/service-name": "vllm"}
     ports = [{"name": "http", "port": 8000, "protocol": "TCP"}]
-    head = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": name, "labels": labels}}
+    head = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": name, "labels": labels},
+    }
     return {**head, "addressType": "IPv4", "endpoints": endpoints, "ports": ports}
 
 
@@ -90,14 +121,21 @@ def access(control_plane: ControlPlane, tmp_path: Path) -> ApiAccess:
     for kind in ("Role", "RoleBinding"):
         binding = rendered[kind, "ferrule-discovery"]
         if kind == "RoleBinding":
-            binding = {**binding, "subjects": [{**subject, "namespace": NAMESPACE} for subject in binding["subjects"]]}
+            binding = {
+                **binding,
+                "subjects": [
+                    {**subject, "namespace": NAMESPACE} for subject in binding["subjects"]
+                ],
+            }
         control_plane.apply(binding, NAMESPACE)
     token = tmp_path / "token"
     token.write_text(control_plane.token_of("ferrule", NAMESPACE))
     return ApiAccess(control_plane.url, token, control_plane.ca_file)
 
 
-async def test_discovery_follows_endpoints_as_they_come_and_go(control_plane: ControlPlane, access: ApiAccess) -> None:
+async def test_discovery_follows_endpoints_as_they_come_and_go(
+    control_plane: ControlPlane, access: ApiAccess
+) -> None:
     heard: asyncio.Queue[list[str]] = asyncio.Queue()
 
     def on_change(specs: list[BackendSpec]) -> None:
@@ -107,13 +145,23 @@ async def test_discovery_follows_endpoints_as_they_come_and_go(control_plane: Co
         await asyncio.to_thread(call, *arguments)
         return await asyncio.wait_for(heard.get(), 10)
 
-    await asyncio.to_thread(control_plane.apply, endpoint_slice("vllm-a", n1=True, n2=False), NAMESPACE)
-    watching = asyncio.create_task(KubernetesService(Service(NAMESPACE, "vllm", 8000), access).watch(on_change))
+    await asyncio.to_thread(
+        control_plane.apply, endpoint_slice("vllm-a", n1=True, n2=False), NAMESPACE
+    )
+    watching = asyncio.create_task(
+        KubernetesService(Service(NAMESPACE, "vllm", 8000), access).watch(on_change)
+    )
     try:
         assert await asyncio.wait_for(heard.get(), 10) == urls(1)
-        assert await change(control_plane.apply, endpoint_slice("vllm-a", n1=True, n2=True), NAMESPACE) == urls(1, 2)
-        assert await change(control_plane.apply, endpoint_slice("vllm-b", n3=True), NAMESPACE) == urls(1, 2, 3)
-        assert await change(control_plane.apply, endpoint_slice("vllm-a", n1=False, n2=True), NAMESPACE) == urls(2, 3)
+        assert await change(
+            control_plane.apply, endpoint_slice("vllm-a", n1=True, n2=True), NAMESPACE
+        ) == urls(1, 2)
+        assert await change(
+            control_plane.apply, endpoint_slice("vllm-b", n3=True), NAMESPACE
+        ) == urls(1, 2, 3)
+        assert await change(
+            control_plane.apply, endpoint_slice("vllm-a", n1=False, n2=True), NAMESPACE
+        ) == urls(2, 3)
         assert await change(control_plane.delete, endpoint_slice("vllm-b"), NAMESPACE) == urls(2)
     finally:
         watching.cancel()

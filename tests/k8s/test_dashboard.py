@@ -1,4 +1,5 @@
-"""The dashboard as data: made by its script, laid out without overlap, and asking only for metrics and labels that exist."""
+"""The dashboard as data: made by its script, laid out without overlap, and asking only for metrics
+and labels that exist."""
 
 from __future__ import annotations
 
@@ -45,7 +46,11 @@ def known_series() -> dict[str, set[str]]:
     """Every series name that a scrape may hold, with its labels."""
     known = {name: set(labels) for name, labels in FROM_PROMETHEUS.items()}
     for family in Metrics().families():
-        suffixes = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",), "gauge": ("",)}[family.kind]
+        suffixes = {
+            "histogram": ("_bucket", "_sum", "_count"),
+            "counter": ("_total",),
+            "gauge": ("",),
+        }[family.kind]
         known |= {family.name + suffix: set(family.labels) for suffix in suffixes}
     return known
 
@@ -56,8 +61,20 @@ def test_the_file_is_what_the_script_writes() -> None:
 
 def test_rows_are_those_agreed() -> None:
     rows = [panel["title"] for panel in dashboard()["panels"] if panel["type"] == "row"]
-    assert rows == ["Traffic and errors", "Latency", "Routing", "Backends", "Keys and limits", "Process"]
-    assert [variable["name"] for variable in dashboard()["templating"]["list"]] == ["datasource", "namespace", "model", "pool"]
+    assert rows == [
+        "Traffic and errors",
+        "Latency",
+        "Routing",
+        "Backends",
+        "Keys and limits",
+        "Process",
+    ]
+    assert [variable["name"] for variable in dashboard()["templating"]["list"]] == [
+        "datasource",
+        "namespace",
+        "model",
+        "pool",
+    ]
 
 
 def test_panels_have_their_own_place_and_number() -> None:
@@ -74,7 +91,9 @@ def test_a_panel_explains_itself_and_keeps_to_the_chosen_namespace(panel: dict[s
     assert panel["description"]
     assert panel["datasource"]["uid"] == "${datasource}"
     for target in panel["targets"]:
-        assert len(re.findall(r"\{[^{}]*\}", target["expr"])) == target["expr"].count('namespace=~"$namespace"')
+        assert len(re.findall(r"\{[^{}]*\}", target["expr"])) == target["expr"].count(
+            'namespace=~"$namespace"'
+        )
         for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
             assert re.search(rf"by \([^)]*\b{label}\b", target["expr"]), label
 
@@ -86,7 +105,9 @@ def test_expressions_ask_only_for_what_exists(expression: str) -> None:
     assert selectors
     for name, matchers in selectors:
         assert name in known, name
-        assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers)) <= known[name] | FROM_THE_SCRAPE, expression
+        assert (
+            set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers)) <= known[name] | FROM_THE_SCRAPE
+        ), expression
 
 
 def test_every_metric_is_shown_somewhere() -> None:

@@ -1,4 +1,5 @@
-"""A real Prometheus scrapes a live proxy under load and faults; every expression of the dashboard and of the rules must give data."""
+"""A real Prometheus scrapes a live proxy under load and faults; every expression of the dashboard
+and of the rules must give data."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ from tests.k8s.test_rules import ALERTS, RECORDINGS, rules_of
 
 pytestmark = [
     pytest.mark.timeout(180),
-    pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's package prometheus"),
+    pytest.mark.skipif(
+        shutil.which("prometheus") is None, reason="needs Debian's package prometheus"
+    ),
 ]
 
 LOAD_S = 20.0
@@ -42,7 +45,18 @@ def sims(*options: str) -> Iterator[list[str]]:
         urls = []
         for option in options:
             port = free_port()
-            command = [sys.executable, "-m", "ferrule", "sim", "--port", str(port), "--model", "m", "--scripted", *option.split()]
+            command = [
+                sys.executable,
+                "-m",
+                "ferrule",
+                "sim",
+                "--port",
+                str(port),
+                "--model",
+                "m",
+                "--scripted",
+                *option.split(),
+            ]
             engine = subprocess.Popen(command, cwd=ROOT / "python", stdout=subprocess.DEVNULL)
             stack.callback(engine.wait, 20)
             stack.callback(engine.terminate)
@@ -70,7 +84,12 @@ def proxy_config(backends: list[str]) -> dict[str, Any]:
 
 def keys() -> dict[str, Any]:
     def entry(name: str, key: str, **limits: int) -> dict[str, Any]:
-        return {"name": name, "sha256": hashlib.sha256(key.encode()).hexdigest(), "models": ["*"], **limits}
+        return {
+            "name": name,
+            "sha256": hashlib.sha256(key.encode()).hexdigest(),
+            "models": ["*"],
+            **limits,
+        }
 
     return {"keys": [entry("load", KEY), entry("limited", LIMITED_KEY, requests_per_minute=5)]}
 
@@ -81,20 +100,32 @@ class Prometheus:
         rules = [str(rules_file(source, folder)) for source in (ALERTS, RECORDINGS)]
         scrape = {
             "job_name": "ferrule",
-            "static_configs": [{"targets": [target], "labels": {"namespace": "inference", "pod": "ferrule-0"}}],
+            "static_configs": [
+                {"targets": [target], "labels": {"namespace": "inference", "pod": "ferrule-0"}}
+            ],
         }
-        settings = {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "rule_files": rules, "scrape_configs": [scrape]}
+        settings = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": rules,
+            "scrape_configs": [scrape],
+        }
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(settings))
         options = [f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data"]
         self._log = folder / "prometheus.log"
         with self._log.open("wb") as log:
-            command = ["prometheus", *options, f"--web.listen-address={self.url.removeprefix('http://')}"]
+            command = [
+                "prometheus",
+                *options,
+                f"--web.listen-address={self.url.removeprefix('http://')}",
+            ]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + 30
         while not self._is_ready():
-            assert self.process.poll() is None and time.monotonic() < deadline, self._log.read_text()
+            assert self.process.poll() is None and time.monotonic() < deadline, (
+                self._log.read_text()
+            )
             time.sleep(0.1)
 
     def _is_ready(self) -> bool:
@@ -105,12 +136,17 @@ class Prometheus:
             return False
 
     def get(self, path: str, **parameters: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=10
+        ) as answer:
             return json.load(answer)["data"]
 
     def values(self, expression: str) -> list[float]:
-        """What an expression gives now, one number for each series; NaN (no observation in the window) is none."""
-        numbers = [float(series["value"][1]) for series in self.get("query", query=expression)["result"]]
+        """What an expression gives now, one number for each series; NaN (no observation in the
+        window) is none."""
+        numbers = [
+            float(series["value"][1]) for series in self.get("query", query=expression)["result"]
+        ]
         return [number for number in numbers if not math.isnan(number)]
 
     def stop(self) -> None:
@@ -119,7 +155,8 @@ class Prometheus:
 
 
 class World(NamedTuple):
-    """What the tests look at: the values of every expression at the end of the load, and Prometheus and the proxy after it."""
+    """What the tests look at: the values of every expression at the end of the load, and Prometheus
+    and the proxy after it."""
 
     values: dict[str, list[float]]
     prometheus: Prometheus
@@ -128,7 +165,8 @@ class World(NamedTuple):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Two engines that are well and one that is dead; everything is measured while the load still runs."""
+    """Two engines that are well and one that is dead; everything is measured while the load still
+    runs."""
     folder = tmp_path_factory.mktemp("world")
     (folder / "keys.yaml").write_text(yaml.safe_dump(keys()))
     with sims("--tokens-per-second 150", "--tokens-per-second 100 --ttft-ms 60") as engines:
@@ -139,7 +177,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
                 prometheus.wait_until_ready()
                 with load(proxy.listen):
                     time.sleep(LOAD_S)
-                    values = {expression: prometheus.values(expression) for expression in expressions()}
+                    values = {
+                        expression: prometheus.values(expression) for expression in expressions()
+                    }
                 yield World(values, prometheus, proxy)
             finally:
                 prometheus.stop()
@@ -148,7 +188,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def expressions() -> list[str]:
     """As they are asked here: variables filled in, thresholds left out."""
     asked = [filled_in(target["expr"]) for panel in panels() for target in panel["targets"]]
-    return asked + [without_thresholds(rule["expr"]) for rule in rules_of(ALERTS)] + [rule["record"] for rule in rules_of(RECORDINGS)]
+    return (
+        asked
+        + [without_thresholds(rule["expr"]) for rule in rules_of(ALERTS)]
+        + [rule["record"] for rule in rules_of(RECORDINGS)]
+    )
 
 
 def filled_in(expression: str) -> str:
@@ -166,7 +210,9 @@ def without_thresholds(expression: str) -> str:
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: panel["title"])
 def test_every_panel_has_data(world: World, panel: dict[str, Any]) -> None:
-    empty = [target["expr"] for target in panel["targets"] if not world.values[filled_in(target["expr"])]]
+    empty = [
+        target["expr"] for target in panel["targets"] if not world.values[filled_in(target["expr"])]
+    ]
     assert empty == []
 
 
@@ -185,13 +231,19 @@ def test_prometheus_evaluates_the_rules_without_a_complaint(world: World) -> Non
     rules = [rule for group in groups for rule in group["rules"]]
     assert len(rules) == len(rules_of(ALERTS)) + len(rules_of(RECORDINGS))
     assert [rule for rule in rules if rule["health"] != "ok"] == []
-    pending = {rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] != "inactive"}
+    pending = {
+        rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] != "inactive"
+    }
     assert "FerruleBackendDown" in pending
 
 
 def test_promtool_finds_nothing_wrong_with_the_metrics(world: World) -> None:
     done = subprocess.run(
-        ["promtool", "check", "metrics"], input=world.proxy.admin_get("/metrics").content, capture_output=True, timeout=30, check=False
+        ["promtool", "check", "metrics"],
+        input=world.proxy.admin_get("/metrics").content,
+        capture_output=True,
+        timeout=30,
+        check=False,
     )
     assert (done.returncode, done.stderr.decode()) == (0, "")
 
@@ -200,8 +252,15 @@ def test_what_prometheus_counted_is_what_the_clients_saw(world: World) -> None:
     """Summed over the workers: gauges are back at zero, and streams that began have ended."""
     prometheus = world.prometheus
     for gauge in ("streams_active", "backend_inflight", "queue_depth"):
-        wait_until(lambda gauge=gauge: prometheus.values(f"sum(ferrule_{gauge})") == [0.0], 10.0, f"{gauge} to be 0")
-    reasons = {series["metric"]["reason"] for series in prometheus.get("query", query="ferrule_stream_end_total > 0")["result"]}
+        wait_until(
+            lambda gauge=gauge: prometheus.values(f"sum(ferrule_{gauge})") == [0.0],
+            10.0,
+            f"{gauge} to be 0",
+        )
+    reasons = {
+        series["metric"]["reason"]
+        for series in prometheus.get("query", query="ferrule_stream_end_total > 0")["result"]
+    }
     assert reasons >= {"complete", "client_gone", "backend_error"}
 
 
@@ -211,5 +270,7 @@ def test_the_dashboards_variables_find_their_values(world: World) -> None:
     for variable in variables:
         found = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"])
         assert found is not None
-        values = world.prometheus.get(f"label/{found[2]}/values", **{"match[]": filled_in(found[1])})
+        values = world.prometheus.get(
+            f"label/{found[2]}/values", **{"match[]": filled_in(found[1])}
+        )
         assert set(values) >= wanted[variable["name"]]

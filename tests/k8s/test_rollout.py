@@ -1,4 +1,5 @@
-"""What the manifests rely on when a pod ends: liveness and the admin port last as long as the last stream, and readiness ends at once."""
+"""What the manifests rely on when a pod ends: liveness and the admin port last as long as the last
+stream, and readiness ends at once."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ def test_a_pod_that_ends_lives_until_its_last_stream(
     new_proxy: Callable[..., Ferrule], new_backend: Callable[..., ScriptedBackend], workers: int
 ) -> None:
     backend, hold = new_backend(), Hold()
-    backend.play(stream(D({"content": "begun"}), hold, D({"content": " and ended"}, "stop"), U(3, 2), DONE))
+    backend.play(
+        stream(D({"content": "begun"}), hold, D({"content": " and ended"}, "stop"), U(3, 2), DONE)
+    )
     proxy = new_proxy(config_for(backend.url, workers=workers, drain_grace_s=30))
     with proxy.open_stream() as answer:
         answer.read_until(b"begun")
@@ -38,7 +41,9 @@ def test_a_dead_backend_makes_the_pod_unready_and_leaves_it_alive(
     new_proxy: Callable[..., Ferrule], new_backend: Callable[..., ScriptedBackend]
 ) -> None:
     backend = new_backend()
-    proxy = new_proxy(config_for(backend.url, pool={"health": {"interval_s": 0.2, "timeout_s": 0.2, "fall": 1}}))
+    proxy = new_proxy(
+        config_for(backend.url, pool={"health": {"interval_s": 0.2, "timeout_s": 0.2, "fall": 1}})
+    )
     backend.stop()
     proxy.wait_for_readyz(503)
     assert proxy.admin_get("/livez").status == 200

@@ -1,4 +1,5 @@
-"""Alerts and recording rules under promtool: their syntax, and each alert once firing and once quiet (k8s/alerts/tests.yaml)."""
+"""Alerts and recording rules under promtool: their syntax, and each alert once firing and once
+quiet (k8s/alerts/tests.yaml)."""
 
 from __future__ import annotations
 
@@ -15,15 +16,23 @@ from tests.k8s.rendering import K8S, rules_file
 ALERTS = K8S / "alerts/alerts.yaml"
 RECORDINGS = K8S / "grafana/genai-rules.yaml"
 
-needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's package prometheus")
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="needs Debian's package prometheus"
+)
 
 
 def rules_of(source: Path) -> list[dict[str, Any]]:
-    return [rule for group in yaml.safe_load(source.read_text())["spec"]["groups"] for rule in group["rules"]]
+    return [
+        rule
+        for group in yaml.safe_load(source.read_text())["spec"]["groups"]
+        for rule in group["rules"]
+    ]
 
 
 def promtool(*arguments: str) -> None:
-    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -42,7 +51,11 @@ def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
 
 
 def test_every_alert_is_seen_firing() -> None:
-    cases = [case for test in yaml.safe_load((K8S / "alerts/tests.yaml").read_text())["tests"] for case in test["alert_rule_test"]]
+    cases = [
+        case
+        for test in yaml.safe_load((K8S / "alerts/tests.yaml").read_text())["tests"]
+        for case in test["alert_rule_test"]
+    ]
     fired = {case["alertname"] for case in cases if case["exp_alerts"]}
     assert fired == {rule["alert"] for rule in rules_of(ALERTS)}
 
@@ -52,10 +65,16 @@ def test_every_alert_says_what_to_do(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert len(rule["annotations"]["summary"]) > 20
     assert len(rule["annotations"]["runbook"]) > 60
-    assert re.search(rf"^\|? ?`{rule['alert']}`", (K8S / "README.md").read_text(), re.MULTILINE), "k8s/README.md does not explain it"
+    assert re.search(rf"^\|? ?`{rule['alert']}`", (K8S / "README.md").read_text(), re.MULTILINE), (
+        "k8s/README.md does not explain it"
+    )
 
 
 def test_recordings_bear_the_names_of_the_convention() -> None:
     names = {rule["record"] for rule in rules_of(RECORDINGS)}
     metrics = ("time_to_first_token", "time_per_output_token", "request_duration")
-    assert names == {f"gen_ai_server_{metric}_seconds_{part}" for metric in metrics for part in ("bucket", "sum", "count")}
+    assert names == {
+        f"gen_ai_server_{metric}_seconds_{part}"
+        for metric in metrics
+        for part in ("bucket", "sum", "count")
+    }

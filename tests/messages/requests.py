@@ -1,4 +1,5 @@
-"""Asks the request side in one line: a body given as Python values, translated under a dialect, and what went upstream read back."""
+"""Asks the request side in one line: a body given as Python values, translated under a dialect, and
+what went upstream read back."""
 
 from __future__ import annotations
 
@@ -14,11 +15,21 @@ from ferrule.engines import PROFILES
 from ferrule.errors import Failure
 from ferrule.messages import Policy, Translation, decode, translate
 
-TOOL_F = {"name": "F", "description": "does F", "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+TOOL_F = {
+    "name": "F",
+    "description": "does F",
+    "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}},
+}
 USER = {"role": "user", "content": "hi"}
-PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+PNG = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
+}
 PNG_PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
-PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}}
+PDF = {
+    "type": "document",
+    "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+}
 EVERY_DIALECT = tuple(DIALECTS)
 
 
@@ -32,12 +43,19 @@ def raw(**changes: Any) -> bytes:
     return json.dumps(body(**changes), ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def policy(dialect: str = "anthropic", engine: str = "vllm", settings: Mapping[str, Any] | None = None, **changes: Any) -> Policy:
+def policy(
+    dialect: str = "anthropic",
+    engine: str = "vllm",
+    settings: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Policy:
     chosen = msgspec.structs.replace(DIALECTS[dialect], **(settings or {}))
     return Policy(dialect=chosen, engine=PROFILES[engine], upstream="org/model", **changes)
 
 
-def ask(under: Policy | None = None, *, prompt_tokens: int | None = None, **changes: Any) -> Translation:
+def ask(
+    under: Policy | None = None, *, prompt_tokens: int | None = None, **changes: Any
+) -> Translation:
     return translate(decode(raw(**changes)), under or policy(), "m", prompt_tokens)
 
 
@@ -62,15 +80,31 @@ def refusal(under: Policy | None = None, **changes: Any) -> str:
 
 
 def user(*content: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content[0] if len(content) == 1 and isinstance(content[0], str) else list(content)}
+    return {
+        "role": "user",
+        "content": content[0]
+        if len(content) == 1 and isinstance(content[0], str)
+        else list(content),
+    }
 
 
 def assistant(*content: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": content[0] if len(content) == 1 and isinstance(content[0], str) else list(content)}
+    return {
+        "role": "assistant",
+        "content": content[0]
+        if len(content) == 1 and isinstance(content[0], str)
+        else list(content),
+    }
 
 
 def system(*content: Any, **more: Any) -> dict[str, Any]:
-    return {"role": "system", "content": content[0] if len(content) == 1 and isinstance(content[0], str) else list(content), **more}
+    return {
+        "role": "system",
+        "content": content[0]
+        if len(content) == 1 and isinstance(content[0], str)
+        else list(content),
+        **more,
+    }
 
 
 def text(words: str) -> dict[str, Any]:

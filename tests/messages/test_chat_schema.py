@@ -25,18 +25,38 @@ HI = msgspec.Raw(b'"hi"')
 
 
 def test_absent_members_are_left_out() -> None:
-    assert encode(ChatBody(model="m", messages=[ChatMessage("user", HI)])) == b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+    assert (
+        encode(ChatBody(model="m", messages=[ChatMessage("user", HI)]))
+        == b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+    )
     assert encode(FunctionTool(Function("F"))) == b'{"type":"function","function":{"name":"F"}}'
-    assert encode(ChatMessage("user", HI, reasoning=NOTHING, tool_calls=None)) == b'{"role":"user","content":"hi"}'
+    assert (
+        encode(ChatMessage("user", HI, reasoning=NOTHING, tool_calls=None))
+        == b'{"role":"user","content":"hi"}'
+    )
 
 
 def test_what_stands_early_stays_the_same_while_what_follows_changes() -> None:
     first = encode(ChatBody(model="m", messages=[ChatMessage("user", HI)], max_tokens=1))
-    second = encode(ChatBody(model="m", messages=[ChatMessage("user", HI)], max_tokens=2, stream=True, stream_options=StreamOptions(True)))
+    second = encode(
+        ChatBody(
+            model="m",
+            messages=[ChatMessage("user", HI)],
+            max_tokens=2,
+            stream=True,
+            stream_options=StreamOptions(True),
+        )
+    )
     assert first.partition(b'"max_tokens"')[0] == second.partition(b'"max_tokens"')[0] != first
 
 
 def test_types_are_told() -> None:
-    assert encode(ToolCall("c1", CalledFunction("F", "{}"))) == b'{"type":"function","id":"c1","function":{"name":"F","arguments":"{}"}}'
+    assert (
+        encode(ToolCall("c1", CalledFunction("F", "{}")))
+        == b'{"type":"function","id":"c1","function":{"name":"F","arguments":"{}"}}'
+    )
     assert encode(NamedTool(FunctionName("F"))) == b'{"type":"function","function":{"name":"F"}}'
-    assert encode([TextPart(HI), ImagePart(ImageUrl(HI))]) == b'[{"type":"text","text":"hi"},{"type":"image_url","image_url":{"url":"hi"}}]'
+    assert (
+        encode([TextPart(HI), ImagePart(ImageUrl(HI))])
+        == b'[{"type":"text","text":"hi"},{"type":"image_url","image_url":{"url":"hi"}}]'
+    )

@@ -6,7 +6,20 @@ import json
 from typing import Any
 
 import pytest
-from tests.messages.requests import PDF, PNG, TOOL_F, assistant, call, policy, raw, result, system, text, upstream, user
+from tests.messages.requests import (
+    PDF,
+    PNG,
+    TOOL_F,
+    assistant,
+    call,
+    policy,
+    raw,
+    result,
+    system,
+    text,
+    upstream,
+    user,
+)
 
 from ferrule.messages import decode, text_of, tokenize_body
 
@@ -16,7 +29,9 @@ def texts(**changes: Any) -> list[str]:
 
 
 def tokenized(engine: str = "vllm", dialect: str = "anthropic", **changes: Any) -> dict[str, Any]:
-    sent: dict[str, Any] = json.loads(tokenize_body(decode(raw(max_tokens=..., **changes)), policy(dialect, engine)))
+    sent: dict[str, Any] = json.loads(
+        tokenize_body(decode(raw(max_tokens=..., **changes)), policy(dialect, engine))
+    )
     return sent
 
 
@@ -50,7 +65,14 @@ def test_plain_documents_and_search_results_are_text() -> None:
     document = {"type": "document", "title": "T", "source": {"type": "text", "data": "D"}}
     parts = {"type": "document", "source": {"type": "content", "content": [text("P")]}}
     hit = {"type": "search_result", "title": "H", "source": "u", "content": [text("found")]}
-    assert texts(messages=[user(document, parts, hit, result("c1", [document]))]) == ["T", "D", "P", "found", "T", "D"]
+    assert texts(messages=[user(document, parts, hit, result("c1", [document]))]) == [
+        "T",
+        "D",
+        "P",
+        "found",
+        "T",
+        "D",
+    ]
 
 
 def test_hidden_tools_are_not_counted() -> None:
@@ -71,21 +93,43 @@ def test_the_engine_counts_the_prompt_that_a_request_would_have(engine: str) -> 
         "tools": [TOOL_F],
     }
     sent, counted = upstream(policy(engine=engine), **asked), tokenized(engine, **asked)
-    assert counted == {"model": sent["model"], "messages": sent["messages"], "tools": sent["tools"], "add_generation_prompt": True}
+    assert counted == {
+        "model": sent["model"],
+        "messages": sent["messages"],
+        "tools": sent["tools"],
+        "add_generation_prompt": True,
+    }
 
 
 def test_the_effort_goes_into_the_arguments_of_the_template() -> None:
     effort = {"output_config": {"effort": "high"}}
-    assert tokenized(**effort)["chat_template_kwargs"] == {"enable_thinking": True, "reasoning_effort": "high"}
-    assert tokenized(output_config={"effort": "none"})["chat_template_kwargs"] == {"enable_thinking": False, "reasoning_effort": "none"}
+    assert tokenized(**effort)["chat_template_kwargs"] == {
+        "enable_thinking": True,
+        "reasoning_effort": "high",
+    }
+    assert tokenized(output_config={"effort": "none"})["chat_template_kwargs"] == {
+        "enable_thinking": False,
+        "reasoning_effort": "none",
+    }
     both = tokenized(**effort, thinking={"type": "enabled"})["chat_template_kwargs"]
     assert both == {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"}
-    assert tokenized(thinking={"type": "disabled"}, **effort)["chat_template_kwargs"] == {"enable_thinking": False, "thinking": False}
+    assert tokenized(thinking={"type": "disabled"}, **effort)["chat_template_kwargs"] == {
+        "enable_thinking": False,
+        "thinking": False,
+    }
 
 
 def test_llama_cpp_counts_a_chat_body() -> None:
-    counted = tokenized("llamacpp", tools=[TOOL_F], output_config={"effort": "high"}, thinking={"type": "enabled"})
-    assert set(counted) == {"model", "messages", "tools", "reasoning_effort", "chat_template_kwargs"}
+    counted = tokenized(
+        "llamacpp", tools=[TOOL_F], output_config={"effort": "high"}, thinking={"type": "enabled"}
+    )
+    assert set(counted) == {
+        "model",
+        "messages",
+        "tools",
+        "reasoning_effort",
+        "chat_template_kwargs",
+    }
 
 
 def test_a_prefill_is_counted_as_it_will_be_gone_on_from() -> None:

@@ -13,7 +13,11 @@ def test_each_once_and_in_order() -> None:
         diagnostics.drop(name)
         diagnostics.warn(name, "why")
     assert diagnostics.dropped == ("top_p", "stop_sequences", "output_config.format")
-    assert diagnostics.warnings == ("top_p: why", "stop_sequences: why", "output_config.format: why")
+    assert diagnostics.warnings == (
+        "top_p: why",
+        "stop_sequences: why",
+        "output_config.format: why",
+    )
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a,b", "a\r\nset-cookie: x", "x" * 65, "é"])

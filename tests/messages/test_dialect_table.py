@@ -1,7 +1,8 @@
-"""The request side of the table of dialects: one row a promise, one column a dialect, each cell what goes upstream or the refusal.
+"""The request side of the table of dialects: one row a promise, one column a dialect, each cell
+what goes upstream or the refusal.
 
-A cell is a dict of members that must go upstream (`...`: must be absent), a text that the 400 must contain, or a callable for the rest.
-`dropped` in a cell is what `x-ferrule-dropped` names.
+A cell is a dict of members that must go upstream (`...`: must be absent), a text that the 400 must
+contain, or a callable for the rest. `dropped` in a cell is what `x-ferrule-dropped` names.
 """
 
 from __future__ import annotations
@@ -10,7 +11,19 @@ import json
 from typing import Any
 
 import pytest
-from tests.messages.requests import PDF, PNG, PNG_PART, TOOL_F, ask, assistant, body, policy, refusal, result, user
+from tests.messages.requests import (
+    PDF,
+    PNG,
+    PNG_PART,
+    TOOL_F,
+    ask,
+    assistant,
+    body,
+    policy,
+    refusal,
+    result,
+    user,
+)
 
 from ferrule.dialects import NOT_ENFORCED, NOT_SUPPORTED
 
@@ -20,10 +33,23 @@ OFF = {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}
 DEFAULT = {"chat_template_kwargs": ...}
 TIERS = {"effort": ("low", "medium")}
 SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}}}
-FORMAT = {"response_format": {"type": "json_schema", "json_schema": {"name": "output", "schema": SCHEMA, "strict": True}}}
-FUNCTION_F = {"type": "function", "function": {"name": "F", "description": "does F", "parameters": TOOL_F["input_schema"]}}
+FORMAT = {
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "output", "schema": SCHEMA, "strict": True},
+    }
+}
+FUNCTION_F = {
+    "type": "function",
+    "function": {"name": "F", "description": "does F", "parameters": TOOL_F["input_schema"]},
+}
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
-HIT = {"type": "search_result", "source": "https://e.org", "title": "T", "content": [{"type": "text", "text": "found"}]}
+HIT = {
+    "type": "search_result",
+    "source": "https://e.org",
+    "title": "T",
+    "content": [{"type": "text", "text": "found"}],
+}
 SERVER_HISTORY = [
     user("q"),
     assistant(
@@ -137,7 +163,9 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("dialect", "changes", "settings", "cell"), CELLS)
-def test_a_cell_of_the_table(dialect: str, changes: dict[str, Any], settings: dict[str, Any], cell: str | dict[str, Any]) -> None:
+def test_a_cell_of_the_table(
+    dialect: str, changes: dict[str, Any], settings: dict[str, Any], cell: str | dict[str, Any]
+) -> None:
     under = policy(dialect, **settings)
     if isinstance(cell, str):
         assert cell in refusal(under, **changes)
@@ -152,14 +180,24 @@ def test_a_cell_of_the_table(dialect: str, changes: dict[str, Any], settings: di
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_every_dialect_accepts_changes_nothing_it_does_not_name(dialect: str) -> None:
-    changes = {"metadata": {"user_id": "u"}, "service_tier": "auto", "cache_control": {"type": "ephemeral"}, "inference_geo": None}
+    changes = {
+        "metadata": {"user_id": "u"},
+        "service_tier": "auto",
+        "cache_control": {"type": "ephemeral"},
+        "inference_geo": None,
+    }
     assert json.loads(ask(policy(dialect), **changes).body) == json.loads(ask(policy(dialect)).body)
     assert ask(policy(dialect), **changes).dropped == ()
 
 
 @pytest.mark.parametrize(
     ("dialect", "warned", "told_as_text"),
-    [("token-factory", False, False), ("pooled", True, False), ("tokenify", True, False), ("anthropic", True, True)],
+    [
+        ("token-factory", False, False),
+        ("pooled", True, False),
+        ("tokenify", True, False),
+        ("anthropic", True, True),
+    ],
 )
 def test_server_tool_history(dialect: str, warned: bool, told_as_text: bool) -> None:
     translation = ask(policy(dialect), messages=SERVER_HISTORY)
@@ -170,12 +208,18 @@ def test_server_tool_history(dialect: str, warned: bool, told_as_text: bool) -> 
     assert ("https://e.org" in said) is told_as_text
 
 
-@pytest.mark.parametrize(("dialect", "warned"), [("token-factory", False), ("pooled", True), ("tokenify", True), ("anthropic", True)])
+@pytest.mark.parametrize(
+    ("dialect", "warned"),
+    [("token-factory", False), ("pooled", True), ("tokenify", True), ("anthropic", True)],
+)
 def test_a_server_tool_left_out_is_logged(dialect: str, warned: bool) -> None:
     assert bool(ask(policy(dialect), tools=[SEARCH, TOOL_F]).warnings) is warned
 
 
-@pytest.mark.parametrize(("dialect", "offered"), [("token-factory", True), ("pooled", False), ("tokenify", True), ("anthropic", True)])
+@pytest.mark.parametrize(
+    ("dialect", "offered"),
+    [("token-factory", True), ("pooled", False), ("tokenify", True), ("anthropic", True)],
+)
 def test_typed_tools_of_the_client(dialect: str, offered: bool) -> None:
     translation = ask(policy(dialect), tools=[{"type": "bash_20250124", "name": "bash"}, TOOL_F])
     names = [tool["function"]["name"] for tool in json.loads(translation.body)["tools"]]
@@ -196,6 +240,13 @@ def test_d15_nothing_of_an_earlier_request_is_in_a_later_one(dialect: str) -> No
     under = policy(dialect)
     first = ask(under)
     secret = [*body(messages=[user("SECRET")])["messages"]]
-    ask(under, messages=secret, system="SECRET", tools=[{**TOOL_F, "name": "SECRET.tool"}], stop_sequences=["SECRET"], temperature=1)
+    ask(
+        under,
+        messages=secret,
+        system="SECRET",
+        tools=[{**TOOL_F, "name": "SECRET.tool"}],
+        stop_sequences=["SECRET"],
+        temperature=1,
+    )
     assert ask(under) == first
     assert under == policy(dialect)

@@ -21,13 +21,26 @@ def test_e05_our_signatures_give_the_exact_reasoning_back(prefix: str, reasoning
 
 @pytest.mark.parametrize(
     "signature",
-    [None, "", "s", "c2lnbmF0dXJl", "ferrule1.***", "ferrule1.a", "ferrule1.a+b/", "ferrule1.gICA", "ferrule2." + packed("t"), "é" * 9],
+    [
+        None,
+        "",
+        "s",
+        "c2lnbmF0dXJl",
+        "ferrule1.***",
+        "ferrule1.a",
+        "ferrule1.a+b/",
+        "ferrule1.gICA",
+        "ferrule2." + packed("t"),
+        "é" * 9,
+    ],
 )
 def test_e05_foreign_and_broken_signatures_are_never_an_error(signature: str | None) -> None:
     assert reasoning_of(signature) is None
 
 
-@pytest.mark.parametrize("original", ["call_0", "functions.Bash:0", "a b", "x", "chatcmpl-tool-1/2+3"])
+@pytest.mark.parametrize(
+    "original", ["call_0", "functions.Bash:0", "a b", "x", "chatcmpl-tool-1/2+3"]
+)
 def test_a_wrapped_id_gives_the_engine_its_own_back(original: str) -> None:
     assert engine_id(f"toolu_{'0123456789abcdef01'}_{packed(original)}") == original
 

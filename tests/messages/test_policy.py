@@ -1,4 +1,5 @@
-"""Who holds a thinking budget: the model's own setting first, then the dialect, and nobody who cannot."""
+"""Who holds a thinking budget: the model's own setting first, then the dialect, and nobody who
+cannot."""
 
 from __future__ import annotations
 
@@ -24,5 +25,7 @@ from tests.messages.requests import policy
         ("anthropic", "llamacpp", "edge", True, "edge"),
     ],
 )
-def test_the_keeper_of_a_budget(dialect: str, engine: str, budget: Any, can_continue: bool, keeper: str) -> None:
+def test_the_keeper_of_a_budget(
+    dialect: str, engine: str, budget: Any, can_continue: bool, keeper: str
+) -> None:
     assert policy(dialect, engine, budget=budget, can_continue=can_continue).budget_keeper == keeper

@@ -1,4 +1,5 @@
-"""Whatever a client sends is translated or refused with a 400, in every dialect and for every engine; nothing else ever happens."""
+"""Whatever a client sends is translated or refused with a 400, in every dialect and for every
+engine; nothing else ever happens."""
 
 from __future__ import annotations
 
@@ -15,15 +16,60 @@ from ferrule.messages import decode, documents, session_key, text_of, tokenize_b
 from ferrule.messages.content import SERVER_HISTORY
 
 BLOCK_TYPES = [
-    *("text", "image", "document", "search_result", "thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference"),
-    *("mcp_tool_use", "mcp_tool_result", "container_upload", "compaction", "tool_addition", "tool_removal", "from_the_future"),
+    *(
+        "text",
+        "image",
+        "document",
+        "search_result",
+        "thinking",
+        "redacted_thinking",
+        "tool_use",
+        "tool_result",
+        "tool_reference",
+    ),
+    *(
+        "mcp_tool_use",
+        "mcp_tool_result",
+        "container_upload",
+        "compaction",
+        "tool_addition",
+        "tool_removal",
+        "from_the_future",
+    ),
     *sorted(SERVER_HISTORY),
 ]
-TOOL_TYPES = [None, "custom", "bash_20250124", "memory_20250818", "web_search_20250305", "tool_search_tool_regex", "computer_20250124", "x"]
+TOOL_TYPES = [
+    None,
+    "custom",
+    "bash_20250124",
+    "memory_20250818",
+    "web_search_20250305",
+    "tool_search_tool_regex",
+    "computer_20250124",
+    "x",
+]
 
-WORDS = st.sampled_from(["", "a", "c1", "c2", "F", "odd.name", "x-anthropic-billing-header: v\nS", "北\ud83c\udf0d\n", '"\\', "[]", "{}"])
+WORDS = st.sampled_from(
+    [
+        "",
+        "a",
+        "c1",
+        "c2",
+        "F",
+        "odd.name",
+        "x-anthropic-billing-header: v\nS",
+        "北\ud83c\udf0d\n",
+        '"\\',
+        "[]",
+        "{}",
+    ]
+)
 JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers(-2, 2) | st.floats(allow_nan=False, allow_infinity=False) | WORDS,
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | WORDS,
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(WORDS, inner, max_size=2),
     max_leaves=4,
 )
@@ -36,7 +82,11 @@ def _itself(value: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 def objects(**members: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     """Objects with some of these members, each now and then of a type it should not have."""
     return st.fixed_dictionaries(
-        {}, optional={name: st.sampled_from([value] * 60 + [JUNK]).flatmap(_itself) for name, value in members.items()}
+        {},
+        optional={
+            name: st.sampled_from([value] * 60 + [JUNK]).flatmap(_itself)
+            for name, value in members.items()
+        },
     )
 
 
@@ -56,10 +106,16 @@ def blocks(content: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]
         return_code=st.integers(),
         tool=objects(type=WORDS, name=WORDS, definition=objects(name=WORDS)),
     )  # fmt: skip
-    return st.builds(lambda type_, members: {"type": type_, **members}, st.sampled_from(BLOCK_TYPES), more)
+    return st.builds(
+        lambda type_, members: {"type": type_, **members}, st.sampled_from(BLOCK_TYPES), more
+    )
 
 
-NESTED = st.recursive(WORDS | st.none(), lambda inner: st.lists(blocks(inner), max_size=2) | blocks(inner), max_leaves=3)
+NESTED = st.recursive(
+    WORDS | st.none(),
+    lambda inner: st.lists(blocks(inner), max_size=2) | blocks(inner),
+    max_leaves=3,
+)
 CONTENT = WORDS | st.none() | st.lists(blocks(NESTED), max_size=3)
 MESSAGES = st.lists(
     st.builds(
@@ -98,7 +154,9 @@ BODIES = st.builds(
     st.sampled_from(["vllm", "sglang", "llamacpp"]),
     st.booleans(),
 )
-def test_every_body_is_translated_or_refused(body: dict[str, Any], dialect: str, engine: str, images: bool) -> None:
+def test_every_body_is_translated_or_refused(
+    body: dict[str, Any], dialect: str, engine: str, images: bool
+) -> None:
     under = policy(dialect, engine, images=images, system_first=images, context_window=4_096)
     try:
         request = decode(json.dumps(body).encode())
@@ -106,7 +164,11 @@ def test_every_body_is_translated_or_refused(body: dict[str, Any], dialect: str,
         assert failure.status == 400
         return
     assert session_key({}, request, "t") == session_key({}, request, "t")
-    for step in (lambda: text_of(request), lambda: tokenize_body(request, under), lambda: documents.pending(request, under)):
+    for step in (
+        lambda: text_of(request),
+        lambda: tokenize_body(request, under),
+        lambda: documents.pending(request, under),
+    ):
         try:
             step()
         except Failure as failure:
@@ -118,11 +180,14 @@ def test_every_body_is_translated_or_refused(body: dict[str, Any], dialect: str,
         assert failure.message.isprintable() or "\n" in failure.message
         return
     check(json.loads(translation.body))
-    assert all(name.isascii() and name.isprintable() and "," not in name for name in translation.dropped)
+    assert all(
+        name.isascii() and name.isprintable() and "," not in name for name in translation.dropped
+    )
 
 
 def check(sent: dict[str, Any]) -> None:
-    """What every engine wants of a body: results right behind their calls, no empty lists, known roles, texts."""
+    """What every engine wants of a body: results right behind their calls, no empty lists, known
+    roles, texts."""
     assert sent["messages"]
     assert sent.get("tools") != []
     assert ("tool_choice" in sent or "parallel_tool_calls" in sent) <= ("tools" in sent)
@@ -137,12 +202,19 @@ def check(sent: dict[str, Any]) -> None:
         assert message["content"] is not None
         assert message["content"] != []
         waiting = [call["id"] for call in message.get("tool_calls", [])]
-        assert all(isinstance(json.loads(call["function"]["arguments"]), dict) for call in message.get("tool_calls", []))
+        assert all(
+            isinstance(json.loads(call["function"]["arguments"]), dict)
+            for call in message.get("tool_calls", [])
+        )
     assert waiting == []
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode) | JUNK.map(lambda value: json.dumps(value).encode()))
+@given(
+    st.binary(max_size=60)
+    | st.text(max_size=60).map(str.encode)
+    | JUNK.map(lambda value: json.dumps(value).encode())
+)
 def test_bytes_that_may_be_anything(data: bytes) -> None:
     for read in (decode, chat.decode):
         try:

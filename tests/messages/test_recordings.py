@@ -1,4 +1,5 @@
-"""Requests that real clients sent: each is translated, and each conversation only ever grows at its end."""
+"""Requests that real clients sent: each is translated, and each conversation only ever grows at its
+end."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from tests.messages.requests import EVERY_DIALECT, policy
 from ferrule.messages import Policy, decode, session_key, text_of, tokenize_body, translate
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "recordings" / "clients").glob("*.json"))
-CONVERSATIONS = [path for path in RECORDINGS if path.stem.startswith("cc-") and path.stem.endswith("-tools")]
+CONVERSATIONS = [
+    path for path in RECORDINGS if path.stem.startswith("cc-") and path.stem.endswith("-tools")
+]
 ENGINES = ("vllm", "vllm_old", "sglang", "llamacpp")
 
 
@@ -23,7 +26,9 @@ def bodies(path: Path, *, counting: bool) -> list[dict[str, Any]]:
     return [
         request["body"]
         for request in json.loads(path.read_text())["requests"]
-        if request["body"] and "messages" in request["body"] and ("count_tokens" in request["target"]) is counting
+        if request["body"]
+        and "messages" in request["body"]
+        and ("count_tokens" in request["target"]) is counting
     ]
 
 
@@ -32,7 +37,9 @@ def wire(body: dict[str, Any]) -> bytes:
 
 
 def sent(body: dict[str, Any], under: Policy) -> dict[str, msgspec.Raw]:
-    return msgspec.json.decode(translate(decode(wire(body)), under, body["model"]).body, type=dict[str, msgspec.Raw])
+    return msgspec.json.decode(
+        translate(decode(wire(body)), under, body["model"]).body, type=dict[str, msgspec.Raw]
+    )
 
 
 def test_the_recordings_are_there() -> None:
@@ -62,7 +69,8 @@ def test_every_recorded_count_is_answered(path: Path) -> None:
 
 
 def conversation(path: Path) -> list[dict[str, Any]]:
-    """The requests with tools of one model and one opening, in order: the conversation without its side calls."""
+    """The requests with tools of one model and one opening, in order: the conversation without its
+    side calls."""
     main = [body for body in bodies(path, counting=False) if body.get("tools")]
     return [body for body in main if body["model"] == main[0]["model"]]
 
@@ -70,7 +78,9 @@ def conversation(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("path", CONVERSATIONS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("system_first", [False, True])
 @pytest.mark.parametrize("dialect", EVERY_DIALECT)
-def test_assertion_26_each_request_is_a_byte_prefix_of_the_next(path: Path, dialect: str, system_first: bool) -> None:
+def test_assertion_26_each_request_is_a_byte_prefix_of_the_next(
+    path: Path, dialect: str, system_first: bool
+) -> None:
     under = policy(dialect, system_first=system_first)
     lists = [bytes(sent(body, under)["messages"]) for body in conversation(path)]
     assert len(lists) >= 3

@@ -1,4 +1,5 @@
-"""Sampling parameters at the edges of their ranges; the rest of them is in the table of dialects."""
+"""Sampling parameters at the edges of their ranges; the rest of them is in the table of
+dialects."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def test_what_is_empty_is_no_loss() -> None:
         (1, 32_768, None, 1),
     ],
 )
-def test_assertion_07_max_tokens_fits_the_window(asked: int, window: int | None, prompt: int | None, sent: int) -> None:
+def test_assertion_07_max_tokens_fits_the_window(
+    asked: int, window: int | None, prompt: int | None, sent: int
+) -> None:
     translation = ask(policy(context_window=window), prompt_tokens=prompt, max_tokens=asked)
     assert translation.max_tokens == sent
     assert b'"max_tokens":%d' % sent in translation.body

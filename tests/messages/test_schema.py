@@ -1,4 +1,5 @@
-"""Decoding: what is no request gets a 400 that names the place; everything clients add on top passes."""
+"""Decoding: what is no request gets a 400 that names the place; everything clients add on top
+passes."""
 
 from __future__ import annotations
 
@@ -35,10 +36,22 @@ def refused(data: bytes) -> str:
         (b"NaN", "must be a JSON object"),
         (DEEP, "body: must be object, not array"),
         (b'{"model":"m","foo":' + DEEP + b"}", "nested too deeply"),
-        (b'{"model":"m","messages":[{"role":"user","content":"\\ud800"}]}', "must be a JSON object"),
-        (b'{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"\\ud800"}]}]}', "must be a JSON object"),
-        (b'{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":1e400}', "temperature: Number out of range"),
-        (b'{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":NaN}', "must be a JSON object"),
+        (
+            b'{"model":"m","messages":[{"role":"user","content":"\\ud800"}]}',
+            "must be a JSON object",
+        ),
+        (
+            b'{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"\\ud800"}]}]}',
+            "must be a JSON object",
+        ),
+        (
+            b'{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":1e400}',
+            "temperature: Number out of range",
+        ),
+        (
+            b'{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":NaN}',
+            "must be a JSON object",
+        ),
         (b'{"model":"m","messages":[{"role":"user","content":"x"}]} x', "must be a JSON object"),
         (b'{"model":"m","messages":[{"role":"user","content":"\xff"}]}', "must be a JSON object"),
     ],
@@ -49,21 +62,38 @@ def test_h09_what_is_no_request(data: bytes, says: str) -> None:
 
 @pytest.mark.parametrize("place", ["input", "input_schema", "content"])
 def test_h09_depth_and_bytes_inside_opaque_members(place: str) -> None:
-    for inside, says in ((DEEP, "nested too deeply"), (b'{"a":"\xff"}', "UTF-8"), (b'{"a":"\\udc00"}', "JSON"), (b'{"a":NaN}', "JSON")):
+    for inside, says in (
+        (DEEP, "nested too deeply"),
+        (b'{"a":"\xff"}', "UTF-8"),
+        (b'{"a":"\\udc00"}', "JSON"),
+        (b'{"a":NaN}', "JSON"),
+    ):
         member = b'"' + place.encode() + b'":' + inside
-        blocks = b'{"role":"assistant","content":[{"type":"tool_use","id":"c1","name":"F",' + member + b"}]}"
-        tools = b'"tools":[{"name":"F",' + member + b"}]" if place == "input_schema" else b'"tools":[]'
-        assert says in refused(b'{"model":"m","max_tokens":1,' + tools + b',"messages":[' + blocks + b"]}")
+        blocks = (
+            b'{"role":"assistant","content":[{"type":"tool_use","id":"c1","name":"F",'
+            + member
+            + b"}]}"
+        )
+        tools = (
+            b'"tools":[{"name":"F",' + member + b"}]" if place == "input_schema" else b'"tools":[]'
+        )
+        assert says in refused(
+            b'{"model":"m","max_tokens":1,' + tools + b',"messages":[' + blocks + b"]}"
+        )
 
 
 def test_h09_duplicate_keys_pass() -> None:
-    assert decode(b'{"model":"a","model":"m","messages":[{"role":"user","content":"x"}]}').model == "m"
+    assert (
+        decode(b'{"model":"a","model":"m","messages":[{"role":"user","content":"x"}]}').model == "m"
+    )
 
 
 @pytest.mark.parametrize("depth", [10, 200, 400])
 def test_deep_but_readable_inputs_survive_the_whole_way(depth: int) -> None:
     nested = b'{"a":' * depth + b"1" + b"}" * depth
-    whole = raw(messages=[user("x"), {"role": "assistant", "content": [call("c1")]}]).replace(b'"input":{}', b'"input":' + nested)
+    whole = raw(messages=[user("x"), {"role": "assistant", "content": [call("c1")]}]).replace(
+        b'"input":{}', b'"input":' + nested
+    )
     sent = json.loads(ask_raw(whole))
     assert sent["messages"][1]["tool_calls"][0]["function"]["arguments"] == nested.decode()
 
@@ -81,10 +111,22 @@ def ask_raw(data: bytes) -> bytes:
         ({"messages": ...}, "messages: is required"),
         ({"messages": "hi"}, "messages: must be array, not string"),
         ({"messages": [{"content": "x"}]}, "messages.0.role: is required"),
-        ({"messages": [user("x"), {"role": "user2", "content": "x"}]}, "messages.1.role: must be 'user', 'assistant' or 'system'"),
-        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: must be string or array or null, not integer"),
-        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages.0.content.0.type: is required"),
-        ({"messages": [user("x"), user(text("x"), {"type": 1})]}, "messages.1.content.1.type: must be string, not integer"),
+        (
+            {"messages": [user("x"), {"role": "user2", "content": "x"}]},
+            "messages.1.role: must be 'user', 'assistant' or 'system'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "messages.0.content: must be string or array or null, not integer",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"text": "x"}]}]},
+            "messages.0.content.0.type: is required",
+        ),
+        (
+            {"messages": [user("x"), user(text("x"), {"type": 1})]},
+            "messages.1.content.1.type: must be string, not integer",
+        ),
         ({"max_tokens": "64"}, "max_tokens: must be integer or null, not string"),
         ({"max_tokens": 6.5}, "max_tokens: must be integer or null, not number"),
         ({"max_tokens": 10**40}, "max_tokens: "),
@@ -102,7 +144,11 @@ def test_l07_no_messages() -> None:
 
 def test_assertion_11_unknown_keys_everywhere_change_nothing() -> None:
     plain = body(
-        messages=[user(text("hi")), {"role": "assistant", "content": [call("c1", a=1)]}, user(result("c1", "r"))],
+        messages=[
+            user(text("hi")),
+            {"role": "assistant", "content": [call("c1", a=1)]},
+            user(result("c1", "r")),
+        ],
         tools=[TOOL_F],
         thinking={"type": "adaptive"},
         system=[text("S")],
@@ -114,12 +160,27 @@ def test_assertion_11_unknown_keys_everywhere_change_nothing() -> None:
         "tags": {},
         "foo": None,
     }
-    more |= {"betas": ["x"], "chat_template_kwargs": {"a": 1}, "output_config": {"task_budget": {"type": "tokens"}, "foo": 1}}
+    more |= {
+        "betas": ["x"],
+        "chat_template_kwargs": {"a": 1},
+        "output_config": {"task_budget": {"type": "tokens"}, "foo": 1},
+    }
     for message in more["messages"]:
         message["foo"] = {"bar": 1}
         for block in message["content"]:
-            block |= {"cache_control": {"type": "ephemeral", "scope": "x"}, "citations": None, "foo": [1], "caller": {"type": "direct"}}
-    more["tools"][0] |= {"eager_input_streaming": True, "cache_control": None, "foo": 1, "input_examples": [{}], "type": None}
+            block |= {
+                "cache_control": {"type": "ephemeral", "scope": "x"},
+                "citations": None,
+                "foo": [1],
+                "caller": {"type": "direct"},
+            }
+    more["tools"][0] |= {
+        "eager_input_streaming": True,
+        "cache_control": None,
+        "foo": 1,
+        "input_examples": [{}],
+        "type": None,
+    }
     more["thinking"]["block_binding"] = "x"
     more["system"][0]["foo"] = 1
     assert ask(**more).body == ask(**plain).body
@@ -127,15 +188,30 @@ def test_assertion_11_unknown_keys_everywhere_change_nothing() -> None:
 
 
 def test_assertion_11_nulls_stand_for_absent() -> None:
-    names = "system stream stop_sequences temperature top_p top_k tools tool_choice thinking output_config output_format metadata"
-    nothing = dict.fromkeys([*names.split(), "mcp_servers", "context_management", "compaction", "thread", "container"])
+    names = (
+        "system stream stop_sequences temperature top_p top_k tools tool_choice thinking "
+        "output_config output_format metadata"
+    )
+    nothing = dict.fromkeys(
+        [*names.split(), "mcp_servers", "context_management", "compaction", "thread", "container"]
+    )
     assert ask(**nothing).body == ask().body
     assert ask(**nothing).dropped == ()
 
 
 def test_nested_content_in_every_form() -> None:
     request = decode(
-        raw(messages=[user(result("c1", "s"), result("c2", [text("a")]), result("c3", text("o")), result("c4", None), result("c5"))])
+        raw(
+            messages=[
+                user(
+                    result("c1", "s"),
+                    result("c2", [text("a")]),
+                    result("c3", text("o")),
+                    result("c4", None),
+                    result("c5"),
+                )
+            ]
+        )
     )
     blocks = request.messages[0].content
     assert isinstance(blocks, list)
@@ -160,7 +236,12 @@ def test_nested_content_errors_name_the_place() -> None:
 
 def test_given_means_neither_absent_nor_null() -> None:
     request = decode(raw(metadata=None, thread={"type": "create"}))
-    assert [is_given(request.metadata), is_given(request.compaction), is_given(request.thread), is_given(NOTHING)] == [
+    assert [
+        is_given(request.metadata),
+        is_given(request.compaction),
+        is_given(request.thread),
+        is_given(NOTHING),
+    ] == [
         False,
         False,
         True,

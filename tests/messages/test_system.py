@@ -44,7 +44,9 @@ def test_d13_string_and_list_form(system: Any, becomes: str | None) -> None:
         LINE + "\n\nS",
     ],
 )
-def test_k01_the_attribution_line_is_gone_and_the_text_after_it_kept(dialect: str, system: Any) -> None:
+def test_k01_the_attribution_line_is_gone_and_the_text_after_it_kept(
+    dialect: str, system: Any
+) -> None:
     bodies = {ask(policy(dialect), system=_with(system, cch)).body for cch in ("0a1b2", "3c4d5")}
     assert bodies == {ask(policy(dialect), system="S").body}
 
@@ -52,13 +54,18 @@ def test_k01_the_attribution_line_is_gone_and_the_text_after_it_kept(dialect: st
 def test_assertion_25_a_prompt_of_the_line_alone_is_none() -> None:
     assert lead([text(LINE)]) is None
     assert lead(LINE) is None
-    assert told([user("hi"), {"role": "system", "content": LINE}]) == [{"role": "user", "content": "hi"}]
+    assert told([user("hi"), {"role": "system", "content": LINE}]) == [
+        {"role": "user", "content": "hi"}
+    ]
 
 
 def test_k01_a_user_who_writes_these_words_keeps_them() -> None:
     words = LINE + "\nwhat is this?"
     assert told([user(words), user(text(words))])[0]["content"] == words
-    assert lead("About x-anthropic-billing-header: it changes") == "About x-anthropic-billing-header: it changes"
+    assert (
+        lead("About x-anthropic-billing-header: it changes")
+        == "About x-anthropic-billing-header: it changes"
+    )
 
 
 def test_system_of_another_type() -> None:

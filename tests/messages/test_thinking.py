@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.messages.requests import EVERY_DIALECT, ask, assistant, policy, refusal, system, upstream, user
+from tests.messages.requests import (
+    EVERY_DIALECT,
+    ask,
+    assistant,
+    policy,
+    refusal,
+    system,
+    upstream,
+    user,
+)
 
 from ferrule.dialects import NOT_ENFORCED, NOT_SUPPORTED
 
@@ -30,7 +39,9 @@ ENABLED = {"type": "enabled", "budget_tokens": 500}
         (None, None),
     ],
 )
-def test_assertion_30_every_form_with_every_display(thinking: Any, kwargs: Any, display: Any) -> None:
+def test_assertion_30_every_form_with_every_display(
+    thinking: Any, kwargs: Any, display: Any
+) -> None:
     if isinstance(thinking, dict) and display is not ...:
         thinking = {**thinking, "display": display}
     translation = ask(thinking=thinking)
@@ -59,7 +70,8 @@ def test_e03_a_budget_in_each_dialect() -> None:
 
 def test_the_exact_words_of_the_token_factory_document() -> None:
     assert NOT_SUPPORTED == (
-        '"thinking" is not supported for this model. Remove the "thinking" parameter or use a model that supports extended thinking.'
+        '"thinking" is not supported for this model. Remove the "thinking" parameter or use a '
+        "model that supports extended thinking."
     )
 
 
@@ -85,21 +97,39 @@ def test_who_holds_a_budget(settings: dict[str, Any], field: str | None, edge: i
 def test_a_cap_that_cannot_be_applied_is_refused() -> None:
     under = policy(engine="sglang", can_continue=False)
     assert refusal(under, thinking=ENABLED, max_tokens=800) == NOT_SUPPORTED
-    assert refusal(policy(budget="edge", can_continue=False), thinking=ENABLED, max_tokens=800) == NOT_SUPPORTED
+    assert (
+        refusal(policy(budget="edge", can_continue=False), thinking=ENABLED, max_tokens=800)
+        == NOT_SUPPORTED
+    )
 
 
 def test_a_budget_that_max_tokens_undercuts_needs_no_edge() -> None:
-    assert ask(policy(engine="sglang"), thinking={"type": "enabled", "budget_tokens": 31_999}, max_tokens=100).edge_budget_tokens is None
+    assert (
+        ask(
+            policy(engine="sglang"),
+            thinking={"type": "enabled", "budget_tokens": 31_999},
+            max_tokens=100,
+        ).edge_budget_tokens
+        is None
+    )
 
 
 @pytest.mark.parametrize("tokens", [0, -1])
 def test_a_budget_of_nothing(tokens: int) -> None:
-    assert refusal(thinking={"type": "enabled", "budget_tokens": tokens}) == "thinking.budget_tokens: must be an integer of at least 1"
+    assert (
+        refusal(thinking={"type": "enabled", "budget_tokens": tokens})
+        == "thinking.budget_tokens: must be an integer of at least 1"
+    )
 
 
 def test_a_budget_on_adaptive_is_refused_where_budgets_are() -> None:
-    assert refusal(policy("tokenify"), thinking={"type": "adaptive", "budget_tokens": 500}) == NOT_ENFORCED
-    assert "thinking_token_budget" not in upstream(thinking={"type": "adaptive", "budget_tokens": 500})
+    assert (
+        refusal(policy("tokenify"), thinking={"type": "adaptive", "budget_tokens": 500})
+        == NOT_ENFORCED
+    )
+    assert "thinking_token_budget" not in upstream(
+        thinking={"type": "adaptive", "budget_tokens": 500}
+    )
 
 
 # Effort
@@ -119,18 +149,27 @@ def test_assertion_32_null_and_the_last_one_wins() -> None:
         system("t", output_config={"effort": "low"}),
         user("c"),
     ]
-    assert upstream(messages=changed, output_config={"effort": "medium"})["reasoning_effort"] == "low"
+    assert (
+        upstream(messages=changed, output_config={"effort": "medium"})["reasoning_effort"] == "low"
+    )
     empty = [user("a"), {"role": "system", "output_config": {"effort": "high"}}]
-    assert upstream(messages=empty, output_config={"effort": "medium"})["reasoning_effort"] == "high"
+    assert (
+        upstream(messages=empty, output_config={"effort": "medium"})["reasoning_effort"] == "high"
+    )
 
 
 def test_e07_an_effort_outside_the_tiers() -> None:
     asked: dict[str, Any] = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "xhigh"}}
     says = refusal(policy(effort=("low", "medium", "high")), **asked)
-    assert says == "output_config.effort: effort 'xhigh' is not supported by m; it takes: low, medium, high"
+    assert (
+        says
+        == "output_config.effort: effort 'xhigh' is not supported by m; it takes: low, medium, high"
+    )
     assert upstream(policy(effort=None), **asked)["reasoning_effort"] == "xhigh"
     in_message = [user("a"), system("s", output_config={"effort": "xhigh"})]
-    assert refusal(policy(effort=("low",)), messages=in_message).startswith("messages.1.output_config.effort: ")
+    assert refusal(policy(effort=("low",)), messages=in_message).startswith(
+        "messages.1.output_config.effort: "
+    )
     assert refusal(policy(effort=()), **asked).endswith("it takes: none")
 
 
@@ -143,4 +182,7 @@ def test_an_effort_does_not_undo_the_switch() -> None:
 def test_a_budget_at_the_edge_is_watched_in_a_stream(stream: bool) -> None:
     sent = upstream(policy(engine="sglang"), thinking=ENABLED, max_tokens=800, stream=stream)
     assert (sent["stream"], sent["stream_options"]) == (True, {"include_usage": True})
-    assert ask(policy(engine="sglang"), thinking=ENABLED, max_tokens=800, stream=stream).stream is stream
+    assert (
+        ask(policy(engine="sglang"), thinking=ENABLED, max_tokens=800, stream=stream).stream
+        is stream
+    )

@@ -26,7 +26,11 @@ def test_good_names_stay() -> None:
 
 
 def test_the_same_name_in_every_turn() -> None:
-    assert ToolNames([LONG]).upstream(LONG) == ToolNames(["other", LONG, "Bash"]).upstream(LONG) == ToolNames([]).upstream(LONG)
+    assert (
+        ToolNames([LONG]).upstream(LONG)
+        == ToolNames(["other", LONG, "Bash"]).upstream(LONG)
+        == ToolNames([]).upstream(LONG)
+    )
 
 
 @given(st.lists(st.text(min_size=1, max_size=80), unique=True, max_size=20))
@@ -35,14 +39,25 @@ def test_names_are_taken_by_backends_and_never_meet(names: list[str]) -> None:
     made = [mapped.upstream(name) for name in names]
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in made)
     assert len(set(made)) == len(names)
-    assert {client: upstream for upstream, client in mapped.changed} == {n: m for n, m in zip(names, made, strict=True) if n != m}
+    assert {client: upstream for upstream, client in mapped.changed} == {
+        n: m for n, m in zip(names, made, strict=True) if n != m
+    }
 
 
 def test_c13_one_name_in_tools_history_and_choice() -> None:
     shortened = ToolNames([LONG]).upstream(LONG)
-    tools: list[dict[str, Any]] = [{"name": LONG, "input_schema": {}}, {"name": shortened, "input_schema": {}}]
-    messages = [user("go"), assistant(call("c1", LONG), call("c2", shortened)), user(result("c1", "r"), result("c2", "r"))]
-    sent = upstream(policy(), tools=tools, messages=messages, tool_choice={"type": "tool", "name": LONG})
+    tools: list[dict[str, Any]] = [
+        {"name": LONG, "input_schema": {}},
+        {"name": shortened, "input_schema": {}},
+    ]
+    messages = [
+        user("go"),
+        assistant(call("c1", LONG), call("c2", shortened)),
+        user(result("c1", "r"), result("c2", "r")),
+    ]
+    sent = upstream(
+        policy(), tools=tools, messages=messages, tool_choice={"type": "tool", "name": LONG}
+    )
     offered = [tool["function"]["name"] for tool in sent["tools"]]
     assert offered[1] == shortened != offered[0]
     assert sent["tool_choice"]["function"]["name"] == offered[0]

@@ -6,14 +6,37 @@ import json
 from typing import Any
 
 import pytest
-from tests.messages.requests import TOOL_F, ask, assistant, call, policy, raw, refusal, result, system, text, upstream, user
+from tests.messages.requests import (
+    TOOL_F,
+    ask,
+    assistant,
+    call,
+    policy,
+    raw,
+    refusal,
+    result,
+    system,
+    text,
+    upstream,
+    user,
+)
 
 from ferrule.messages import decode, translate
 
 DEFERRED = {**TOOL_F, "name": "D", "defer_loading": True}
-PLACEHOLDER = {"name": "DeferredToolPlaceholder", "description": "x", "input_schema": {"type": "object"}, "defer_loading": True}
+PLACEHOLDER = {
+    "name": "DeferredToolPlaceholder",
+    "description": "x",
+    "input_schema": {"type": "object"},
+    "defer_loading": True,
+}
 SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
-COMPUTER = {"type": "computer_20250124", "name": "computer", "display_width_px": 1, "display_height_px": 1}
+COMPUTER = {
+    "type": "computer_20250124",
+    "name": "computer",
+    "display_width_px": 1,
+    "display_height_px": 1,
+}
 TOOL_SEARCH = {"type": "tool_search_tool_regex_20251119", "name": "tool_search"}
 LOADED = [
     user("go"),
@@ -28,8 +51,19 @@ def names(**changes: Any) -> list[str] | None:
 
 
 def test_a_custom_tool_goes_up_as_a_function() -> None:
-    tool = {**TOOL_F, "strict": True, "eager_input_streaming": True, "cache_control": {"type": "ephemeral"}, "input_examples": [{"a": 1}]}
-    function = {"name": "F", "description": "does F", "parameters": TOOL_F["input_schema"], "strict": True}
+    tool = {
+        **TOOL_F,
+        "strict": True,
+        "eager_input_streaming": True,
+        "cache_control": {"type": "ephemeral"},
+        "input_examples": [{"a": 1}],
+    }
+    function = {
+        "name": "F",
+        "description": "does F",
+        "parameters": TOOL_F["input_schema"],
+        "strict": True,
+    }
     assert upstream(tools=[tool])["tools"] == [{"type": "function", "function": function}]
     assert "strict" not in upstream(tools=[{**TOOL_F, "strict": False}])["tools"][0]["function"]
 
@@ -43,7 +77,10 @@ def test_three_ways_to_be_custom(type_: Any) -> None:
 @pytest.mark.parametrize("schema", [..., None])
 def test_a_tool_without_a_schema_takes_nothing(schema: Any) -> None:
     tool = {"name": "F"} if schema is ... else {"name": "F", "input_schema": schema}
-    assert upstream(tools=[tool])["tools"][0]["function"] == {"name": "F", "parameters": {"type": "object", "properties": {}}}
+    assert upstream(tools=[tool])["tools"][0]["function"] == {
+        "name": "F",
+        "parameters": {"type": "object", "properties": {}},
+    }
 
 
 def test_assertion_20_schemas_go_up_unchanged() -> None:
@@ -53,7 +90,9 @@ def test_assertion_20_schemas_go_up_unchanged() -> None:
         '"maximum":9007199254740991,"multipleOf":0.10},"a":{"anyOf":[{"const":1.0},{"format":"uri","pattern":"^\\\\d+$"}]}},'
         '"propertyNames":{"type":"string"},"additionalProperties":{}}'
     )
-    whole = raw(tools=[{"name": "F", "input_schema": {}}]).replace(b'"input_schema":{}', b'"input_schema":' + schema.encode())
+    whole = raw(tools=[{"name": "F", "input_schema": {}}]).replace(
+        b'"input_schema":{}', b'"input_schema":' + schema.encode()
+    )
     sent = translate(decode(whole), policy(), "m").body
     assert schema.encode() in sent
     assert json.loads(sent)["tools"][0]["function"]["parameters"] == json.loads(schema)
@@ -64,7 +103,10 @@ def test_assertion_20_schemas_go_up_unchanged() -> None:
     [
         ([TOOL_F, {"input_schema": {}}], "tools.1.name: must be a non-empty string"),
         ([{"name": "", "input_schema": {}}], "tools.0.name: must be a non-empty string"),
-        ([{"name": "F", "input_schema": "x"}], "tools: the tool 'F': input_schema must be an object"),
+        (
+            [{"name": "F", "input_schema": "x"}],
+            "tools: the tool 'F': input_schema must be an object",
+        ),
         ([{"name": "F", "description": 5}], "tools: the tool 'F': description must be a string"),
     ],
 )
@@ -85,7 +127,10 @@ def test_assertion_18_hidden_until_a_reference_names_it() -> None:
     tools = [DEFERRED, TOOL_F, PLACEHOLDER]
     assert names(tools=tools) == ["F"]
     assert names(tools=tools, messages=LOADED) == ["F", "D"]
-    assert upstream(tools=tools, messages=LOADED)["messages"][2]["content"] == "Tool D is now available."
+    assert (
+        upstream(tools=tools, messages=LOADED)["messages"][2]["content"]
+        == "Tool D is now available."
+    )
 
 
 def test_k05_tool_search_of_a_server() -> None:
@@ -93,14 +138,25 @@ def test_k05_tool_search_of_a_server() -> None:
     assert names(tools=tools) is None
     assert names(tools=tools, messages=LOADED) == ["D"]
     assert b"defer_loading" not in ask(tools=tools, messages=LOADED).body
-    found = {"type": "tool_search_tool_search_result", "tool_references": [{"type": "tool_reference", "tool_name": "D"}]}
-    by_server = [user("go"), assistant({"type": "tool_search_tool_result", "tool_use_id": "s", "content": found}), user("on")]
+    found = {
+        "type": "tool_search_tool_search_result",
+        "tool_references": [{"type": "tool_reference", "tool_name": "D"}],
+    }
+    by_server = [
+        user("go"),
+        assistant({"type": "tool_search_tool_result", "tool_use_id": "s", "content": found}),
+        user("on"),
+    ]
     assert names(tools=tools, messages=by_server) == ["D"]
 
 
 def test_loaded_tools_stand_behind_the_others_in_the_order_of_loading() -> None:
     second = {**DEFERRED, "name": "B"}
-    loaded = [*LOADED, assistant(call("c2", "ToolSearch")), user(result("c2", [{"type": "tool_reference", "tool_name": "B"}]))]
+    loaded = [
+        *LOADED,
+        assistant(call("c2", "ToolSearch")),
+        user(result("c2", [{"type": "tool_reference", "tool_name": "B"}])),
+    ]
     assert names(tools=[second, DEFERRED, TOOL_F], messages=LOADED) == ["F", "D"]
     assert names(tools=[second, DEFERRED, TOOL_F], messages=loaded) == ["F", "D", "B"]
 
@@ -108,11 +164,17 @@ def test_loaded_tools_stand_behind_the_others_in_the_order_of_loading() -> None:
 def test_tools_come_and_go_by_system_messages() -> None:
     add = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "D"}}
     remove = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "D"}}
-    define = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": {**TOOL_F, "name": "N"}}}
+    define = {
+        "type": "tool_addition",
+        "tool": {"type": "tool_definition", "definition": {**TOOL_F, "name": "N"}},
+    }
     tools = [TOOL_F, DEFERRED]
     assert names(tools=tools, messages=[user("a"), system(add)]) == ["F", "D"]
     assert names(tools=tools, messages=[user("a"), system(add), system(remove)]) == ["F"]
-    assert names(tools=tools, messages=[user("a"), system(add), system(remove), system(add)]) == ["F", "D"]
+    assert names(tools=tools, messages=[user("a"), system(add), system(remove), system(add)]) == [
+        "F",
+        "D",
+    ]
     assert names(tools=tools, messages=[user("a"), system(define)]) == ["F", "N"]
     for broken in (5, {"input_schema": {}}):
         block = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": broken}}
@@ -128,8 +190,12 @@ def test_a_deferred_tool_that_is_insisted_on_is_shown() -> None:
 
 
 def test_a_tool_that_only_code_may_call_is_not_offered() -> None:
-    assert names(tools=[TOOL_F, {**TOOL_F, "name": "X", "allowed_callers": ["code_execution_20250825"]}]) == ["F"]
-    assert names(tools=[{**TOOL_F, "allowed_callers": ["direct", "code_execution_20250825"]}]) == ["F"]
+    assert names(
+        tools=[TOOL_F, {**TOOL_F, "name": "X", "allowed_callers": ["code_execution_20250825"]}]
+    ) == ["F"]
+    assert names(tools=[{**TOOL_F, "allowed_callers": ["direct", "code_execution_20250825"]}]) == [
+        "F"
+    ]
 
 
 # Server tools
@@ -151,7 +217,10 @@ def test_c17_an_unknown_typed_tool_is_never_dropped_in_silence() -> None:
 
 
 def test_assertion_35_server_tools_alone_beside_others_and_typed_ones() -> None:
-    assert refusal(tools=[SEARCH]) == "tools: web_search_20250305 cannot be run here; offer at least one tool of your own"
+    assert (
+        refusal(tools=[SEARCH])
+        == "tools: web_search_20250305 cannot be run here; offer at least one tool of your own"
+    )
     assert names(tools=[SEARCH, TOOL_F]) == ["F"]
     assert names(tools=[{"type": "bash_20250124", "name": "bash"}]) == ["bash"]
 
@@ -172,15 +241,28 @@ def test_c19_every_form_of_tool_choice(choice: dict[str, Any], sent: Any) -> Non
     assert (plain["tool_choice"], plain.get("parallel_tool_calls")) == (sent, None)
     one_only = ask(tools=[TOOL_F], tool_choice={**choice, "disable_parallel_tool_use": True})
     assert one_only.single_tool_call
-    assert upstream(tools=[TOOL_F], tool_choice={**choice, "disable_parallel_tool_use": True})["parallel_tool_calls"] is False
-    dropped = ask(policy("token-factory"), tools=[TOOL_F], tool_choice={**choice, "disable_parallel_tool_use": True})
+    assert (
+        upstream(tools=[TOOL_F], tool_choice={**choice, "disable_parallel_tool_use": True})[
+            "parallel_tool_calls"
+        ]
+        is False
+    )
+    dropped = ask(
+        policy("token-factory"),
+        tools=[TOOL_F],
+        tool_choice={**choice, "disable_parallel_tool_use": True},
+    )
     assert (dropped.dropped, dropped.single_tool_call) == (("tool_choice",), False)
     assert b"tool_choice" not in dropped.body
 
 
 @pytest.mark.parametrize(("choice", "sent"), CHOICES)
-def test_assertion_34_tool_choice_for_an_engine_that_takes_strings(choice: dict[str, Any], sent: Any) -> None:
-    both = upstream(policy(engine="llamacpp"), tools=[TOOL_F, {**TOOL_F, "name": "G"}], tool_choice=choice)
+def test_assertion_34_tool_choice_for_an_engine_that_takes_strings(
+    choice: dict[str, Any], sent: Any
+) -> None:
+    both = upstream(
+        policy(engine="llamacpp"), tools=[TOOL_F, {**TOOL_F, "name": "G"}], tool_choice=choice
+    )
     forced = choice["type"] == "tool"
     assert both["tool_choice"] == ("required" if forced else sent)
     assert [tool["function"]["name"] for tool in both["tools"]] == (["F"] if forced else ["F", "G"])
@@ -188,9 +270,13 @@ def test_assertion_34_tool_choice_for_an_engine_that_takes_strings(choice: dict[
 
 def test_tool_choice_that_makes_no_sense() -> None:
     assert (
-        refusal(tools=[TOOL_F], tool_choice={"type": "tool", "name": "G"}) == "tool_choice.name: must be one of the tools offered, not 'G'"
+        refusal(tools=[TOOL_F], tool_choice={"type": "tool", "name": "G"})
+        == "tool_choice.name: must be one of the tools offered, not 'G'"
     )
-    assert refusal(tools=[TOOL_F], tool_choice={"type": "some"}) == "tool_choice.type: must be 'auto', 'any', 'tool' or 'none'"
+    assert (
+        refusal(tools=[TOOL_F], tool_choice={"type": "some"})
+        == "tool_choice.type: must be 'auto', 'any', 'tool' or 'none'"
+    )
     assert "tool_choice" not in upstream(tool_choice={"type": "any"})
     assert "tool_choice" not in upstream(tools=[TOOL_F], tool_choice=None)
 

@@ -1,4 +1,5 @@
-"""The whole body: what is always there, what never is, and that the same request gives the same bytes."""
+"""The whole body: what is always there, what never is, and that the same request gives the same
+bytes."""
 
 from __future__ import annotations
 
@@ -6,13 +7,30 @@ import json
 from typing import Any
 
 import pytest
-from tests.messages.requests import EVERY_DIALECT, TOOL_F, ask, assistant, body, call, policy, refusal, result, text, upstream, user
+from tests.messages.requests import (
+    EVERY_DIALECT,
+    TOOL_F,
+    ask,
+    assistant,
+    body,
+    call,
+    policy,
+    refusal,
+    result,
+    text,
+    upstream,
+    user,
+)
 
 from ferrule.messages import decode, needs_prompt_count, translate
 
 
 def test_the_smallest_request() -> None:
-    assert upstream() == {"model": "org/model", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 64}
+    assert upstream() == {
+        "model": "org/model",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 64,
+    }
 
 
 def test_a_stream_asks_for_usage() -> None:
@@ -67,20 +85,40 @@ def test_a_thread_is_dropped_where_it_is_not_in_the_set(dialect: str) -> None:
 
 
 def test_a_thread_is_refused_where_all_is_accepted() -> None:
-    assert refusal(thread={"type": "continue"}) == "thread: must be absent: no conversation is stored here, send all messages"
+    assert (
+        refusal(thread={"type": "continue"})
+        == "thread: must be absent: no conversation is stored here, send all messages"
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "dropped"),
     [
         ({"compaction": {"type": "summarize"}}, ("compaction",)),
-        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, ("context_management",)),
-        ({"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}, ()),
+        (
+            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+            ("context_management",),
+        ),
+        (
+            {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
+            (),
+        ),
         ({"context_management": {"edits": None}}, ()),
-        ({"service_tier": "auto", "speed": "fast", "inference_geo": "us", "betas": ["x"], "metadata": {"user_id": "u"}}, ()),
+        (
+            {
+                "service_tier": "auto",
+                "speed": "fast",
+                "inference_geo": "us",
+                "betas": ["x"],
+                "metadata": {"user_id": "u"},
+            },
+            (),
+        ),
     ],
 )
-def test_only_what_a_client_may_rely_on_is_reported(changes: dict[str, Any], dropped: tuple[str, ...]) -> None:
+def test_only_what_a_client_may_rely_on_is_reported(
+    changes: dict[str, Any], dropped: tuple[str, ...]
+) -> None:
     assert ask(**changes).dropped == dropped
 
 
@@ -88,18 +126,36 @@ def test_only_what_a_client_may_rely_on_is_reported(changes: dict[str, Any], dro
 
 
 def test_assertion_33_the_schema_reaches_the_backend() -> None:
-    schema = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"], "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"title": {"type": "string"}},
+        "required": ["title"],
+        "additionalProperties": False,
+    }
     sent = upstream(output_config={"format": {"type": "json_schema", "schema": schema}}, tools=[])
-    assert sent["response_format"]["json_schema"] == {"name": "output", "schema": schema, "strict": True}
+    assert sent["response_format"]["json_schema"] == {
+        "name": "output",
+        "schema": schema,
+        "strict": True,
+    }
     assert "tools" not in sent
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema: must be a JSON schema"),
-        ({"output_config": {"format": {}}}, "output_config.format.type: must be 'json_schema', not ''"),
-        ({"output_format": {"type": "xml", "schema": {}}}, "output_format.type: must be 'json_schema', not 'xml'"),
+        (
+            {"output_config": {"format": {"type": "json_schema"}}},
+            "output_config.format.schema: must be a JSON schema",
+        ),
+        (
+            {"output_config": {"format": {}}},
+            "output_config.format.type: must be 'json_schema', not ''",
+        ),
+        (
+            {"output_format": {"type": "xml", "schema": {}}},
+            "output_format.type: must be 'json_schema', not 'xml'",
+        ),
     ],
 )
 def test_formats_that_are_none(changes: dict[str, Any], says: str) -> None:
@@ -120,5 +176,7 @@ def test_formats_that_are_none(changes: dict[str, Any], says: str) -> None:
         (25_000, 22_768, 32_768, False),
     ],
 )
-def test_the_prompt_is_counted_only_where_it_could_matter(body_bytes: int, max_tokens: int, window: int | None, needed: bool) -> None:
+def test_the_prompt_is_counted_only_where_it_could_matter(
+    body_bytes: int, max_tokens: int, window: int | None, needed: bool
+) -> None:
     assert needs_prompt_count(body_bytes, max_tokens, window) is needed

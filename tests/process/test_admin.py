@@ -19,7 +19,9 @@ def snapshot(**members: Any) -> Snapshot:
     metrics = Metrics()
     metrics.requests.inc("messages", "m", "200")
     backend = BackendView("p-1", "http://a", True, "up", "closed", 1, 64, 2, 1.0, False)
-    plain = Snapshot(WorkerView(7, 3), [PoolView("p", 0.5, 1, [backend])], metrics.families(), True, False, None)
+    plain = Snapshot(
+        WorkerView(7, 3), [PoolView("p", 0.5, 1, [backend])], metrics.families(), True, False, None
+    )
     return msgspec.structs.replace(plain, **members)
 
 
@@ -57,8 +59,12 @@ READY: list[tuple[str, list[Snapshot], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "workers", "status", "text"), READY, ids=[case[0] for case in READY])
-async def test_readyz(port: Port, name: str, workers: list[Snapshot], status: int, text: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "workers", "status", "text"), READY, ids=[case[0] for case in READY]
+)
+async def test_readyz(
+    port: Port, name: str, workers: list[Snapshot], status: int, text: str
+) -> None:
     port.workers = workers
     told, _, body = await port.get("/readyz")
     assert (told, body) == (status, f"{text}\n")
@@ -96,7 +102,9 @@ async def test_status(port: Port) -> None:
     ],
     ids=["none", "draining", "not-ready"],
 )
-async def test_status_says_why_not(port: Port, workers: list[Snapshot], state: str, reason: str) -> None:
+async def test_status_says_why_not(
+    port: Port, workers: list[Snapshot], state: str, reason: str
+) -> None:
     port.workers = workers
     status, _, text = await port.get("/status")
     told = msgspec.json.decode(text)
@@ -104,7 +112,10 @@ async def test_status_says_why_not(port: Port, workers: list[Snapshot], state: s
 
 
 async def test_status_tells_of_a_refused_configuration(port: Port) -> None:
-    good, bad = ConfigView(True, None, "2026-01-01T00:00:00+00:00"), ConfigView(False, "f.yaml: listne", "2026-01-01T00:00:00+00:00")
+    good, bad = (
+        ConfigView(True, None, "2026-01-01T00:00:00+00:00"),
+        ConfigView(False, "f.yaml: listne", "2026-01-01T00:00:00+00:00"),
+    )
     for views, expected in (([good, good], good), ([good, bad], bad), ([None], None)):
         port.workers = [snapshot(config=view) for view in views]
         _, _, text = await port.get("/status")

@@ -60,15 +60,24 @@ async def test_a_port_that_is_taken_is_one_line(
     monkeypatch.setattr(working, "tune_gc", lambda: None)
     monkeypatch.setattr(working, "tune_malloc", lambda: None)
     other = {"listen": "admin", "admin": "listen"}[setting]
-    configuration = config_of("http://127.0.0.1:9", workers=workers, **{setting: taken, other: "127.0.0.1:0"})
+    configuration = config_of(
+        "http://127.0.0.1:9", workers=workers, **{setting: taken, other: "127.0.0.1:0"}
+    )
     with pytest.raises(ConfigError) as told:
         await opened(WorkerSettings(Flags(**{setting: taken} if is_flag else {})), configuration)
     assert str(told.value) == f"{'--' if is_flag else ''}{setting}: {taken}: address already in use"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_a_host_that_does_not_resolve_is_one_line(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_that_does_not_resolve_is_one_line(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(working, "tune_malloc", lambda: None)
     with pytest.raises(ConfigError, match=r"\Alisten: no-such-host\.invalid:1: [a-z ]+\Z"):
-        configuration = config_of("http://127.0.0.1:9", workers=workers, listen="no-such-host.invalid:1", auth={"allow_anonymous": True})
+        configuration = config_of(
+            "http://127.0.0.1:9",
+            workers=workers,
+            listen="no-such-host.invalid:1",
+            auth={"allow_anonymous": True},
+        )
         await opened(WorkerSettings(Flags()), configuration)

@@ -18,7 +18,9 @@ async def test_a_worker_answers_until_its_supervisor_is_gone() -> None:
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours)
     ended = asyncio.Event()
-    worker: Any = SimpleNamespace(snapshot=lambda: Snapshot(WorkerView(9, 0), [], [], True, False, None), ended=ended)
+    worker: Any = SimpleNamespace(
+        snapshot=lambda: Snapshot(WorkerView(9, 0), [], [], True, False, None), ended=ended
+    )
     worker_reads, worker_writes = await asyncio.open_connection(sock=theirs)
     answering = asyncio.ensure_future(run_worker._answer(worker, worker_reads, worker_writes))
     writer.write(b"?")

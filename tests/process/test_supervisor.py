@@ -81,13 +81,18 @@ class Stage:
         return self.started[-1]
 
     def keep(self) -> list[asyncio.Task[None]]:
-        return [asyncio.ensure_future(self.supervisor._keep(child, 1, self.counts_file)) for child in self.children]
+        return [
+            asyncio.ensure_future(self.supervisor._keep(child, 1, self.counts_file))
+            for child in self.children
+        ]
 
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     made = Stage(tmp_path)
-    monkeypatch.setattr(supervising, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": made.sleep}))
+    monkeypatch.setattr(
+        supervising, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": made.sleep})
+    )
     monkeypatch.setattr(supervising, "monotonic", lambda: made.now)
     return made
 
@@ -116,9 +121,13 @@ async def test_a_worker_that_cannot_be_started_is_tried_again(stage: Stage) -> N
     keeper.cancel()
 
 
-async def test_what_it_counted_stays_and_its_share_of_limits_does_not(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_it_counted_stays_and_its_share_of_limits_does_not(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forgotten: list[int] = []
-    monkeypatch.setattr(SharedStore, "forget_worker", lambda store, number: forgotten.append(number))
+    monkeypatch.setattr(
+        SharedStore, "forget_worker", lambda store, number: forgotten.append(number)
+    )
     (keeper,) = stage.keep()
     await until(lambda: stage.started)
     stage.children[0].last = snapshot(requests=5)
@@ -167,7 +176,9 @@ async def test_a_second_signal_is_passed_on(stage: Stage) -> None:
     await ending
 
 
-async def test_a_worker_that_does_not_end_is_killed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_does_not_end_is_killed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(supervising, "EXTRA_GRACE_S", 0.01)
     keepers = stage.keep()
     await until(lambda: stage.started)
@@ -181,7 +192,9 @@ async def test_a_worker_that_does_not_end_is_killed(stage: Stage, monkeypatch: p
 class Line:
     """The worker's end of a child's socket, in the test's hands."""
 
-    def __init__(self, child: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, child: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.child, self.reader, self.writer = child, reader, writer
 
     def answer(self, told: Snapshot) -> bytes:

@@ -1,4 +1,5 @@
-"""The supervisor's side of a worker's answers: late, cut anywhere, and never taken for the answer to another question."""
+"""The supervisor's side of a worker's answers: late, cut anywhere, and never taken for the answer
+to another question."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ async def worker() -> AsyncIterator[Worker]:
 
 
 @pytest.mark.parametrize("cut", [0, 2, 4, 9])
-async def test_a_late_answer_is_not_taken_for_the_next_one(worker: Worker, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_answer_is_not_taken_for_the_next_one(
+    worker: Worker, cut: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(supervisor, "ANSWER_TIMEOUT_S", 0.02)
     worker.writer.write(answer(1)[:cut])
     assert await worker.child.snapshot() is None
@@ -59,7 +62,9 @@ async def test_a_late_answer_is_not_taken_for_the_next_one(worker: Worker, cut: 
     assert await worker.reader.readexactly(2) == b"??"
 
 
-async def test_of_a_worker_that_is_late_the_counts_stay(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_a_worker_that_is_late_the_counts_stay(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker.writer.write(answer(1))
     assert await worker.child.snapshot() is not None
     monkeypatch.setattr(supervisor, "ANSWER_TIMEOUT_S", 0.02)

@@ -1,4 +1,5 @@
-"""One worker in this process: what a reload replaces and refuses, how it drains, and what it tells of itself."""
+"""One worker in this process: what a reload replaces and refuses, how it drains, and what it tells
+of itself."""
 
 from __future__ import annotations
 
@@ -71,7 +72,9 @@ async def status_of(client: aiohttp.ClientSession, **members: Any) -> int:
         return answer.status
 
 
-async def test_a_changed_file_is_read_again(files: Files, running: tuple[Worker, aiohttp.ClientSession]) -> None:
+async def test_a_changed_file_is_read_again(
+    files: Files, running: tuple[Worker, aiohttp.ClientSession]
+) -> None:
     worker, client = running
     worker._sweep_once(monotonic())
     first = worker.state.config
@@ -91,7 +94,10 @@ async def test_a_changed_file_is_read_again(files: Files, running: tuple[Worker,
     ids=["unknown", "reference", "absent-keys"],
 )
 async def test_a_bad_file_is_refused_and_the_old_kept(
-    files: Files, running: tuple[Worker, aiohttp.ClientSession], wrong: dict[str, Any], caplog: pytest.LogCaptureFixture
+    files: Files,
+    running: tuple[Worker, aiohttp.ClientSession],
+    wrong: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     worker, client = running
     before = (worker.state.config, worker.state.keys, worker.state.catalog)
@@ -115,7 +121,9 @@ async def test_a_bad_file_is_refused_and_the_old_kept(
     assert mended.loaded_at >= told.loaded_at
 
 
-async def test_one_of_several_workers_speaks_of_a_reload(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_of_several_workers_speaks_of_a_reload(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = files.write()
     second = msgspec.structs.replace(settings, worker_id=WorkerId(1, 2))
     async with running_worker(second) as (worker, _):
@@ -138,7 +146,9 @@ async def test_a_file_that_vanishes_is_a_bad_file(
     assert await status_of(client) == 200
 
 
-async def test_pools_come_and_go(files: Files, running: tuple[Worker, aiohttp.ClientSession]) -> None:
+async def test_pools_come_and_go(
+    files: Files, running: tuple[Worker, aiohttp.ClientSession]
+) -> None:
     worker, client = running
     kept = worker.state.pools["p"]
     config = config_for(files.backend.url)
@@ -162,7 +172,9 @@ async def test_what_takes_a_restart_is_said(
     assert "workers changed; that takes a restart" in caplog.text
 
 
-async def test_a_stream_that_runs_is_not_touched_by_a_reload(files: Files, running: tuple[Worker, aiohttp.ClientSession]) -> None:
+async def test_a_stream_that_runs_is_not_touched_by_a_reload(
+    files: Files, running: tuple[Worker, aiohttp.ClientSession]
+) -> None:
     worker, client = running
     hold = Hold()
     files.backend.play(Reply((D({"content": "a"}), hold, D({"content": "b"}), D({}, "stop"), DONE)))
@@ -171,13 +183,17 @@ async def test_a_stream_that_runs_is_not_touched_by_a_reload(files: Files, runni
         files.write(models=[{"id": "n", "pool": "p"}])
         worker.reload()
         hold.release()
-        assert (await answer.read()).endswith(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
+        assert (await answer.read()).endswith(
+            b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+        )
 
 
 # Draining
 
 
-async def test_draining_waits_for_what_runs(files: Files, running: tuple[Worker, aiohttp.ClientSession]) -> None:
+async def test_draining_waits_for_what_runs(
+    files: Files, running: tuple[Worker, aiohttp.ClientSession]
+) -> None:
     worker, client = running
     hold = Hold()
     files.backend.play(Reply((D({"content": "a"}), hold, D({}, "stop"), DONE)))
@@ -186,7 +202,11 @@ async def test_draining_waits_for_what_runs(files: Files, running: tuple[Worker,
         draining = asyncio.ensure_future(worker.drain())
         await until(lambda: worker.state.is_draining)
         snapshot = worker.snapshot()
-        assert (snapshot.is_ready, snapshot.is_draining, snapshot.reason) == (False, True, "draining")
+        assert (snapshot.is_ready, snapshot.is_draining, snapshot.reason) == (
+            False,
+            True,
+            "draining",
+        )
         async with client.get("/v1/models") as late:
             assert (late.status, late.headers["connection"]) == (200, "close")
         assert not draining.done()
@@ -214,7 +234,9 @@ async def test_what_comes_late_in_a_drain_is_turned_away(
         await draining
 
 
-async def test_draining_ends_with_the_grace(files: Files, running: tuple[Worker, aiohttp.ClientSession]) -> None:
+async def test_draining_ends_with_the_grace(
+    files: Files, running: tuple[Worker, aiohttp.ClientSession]
+) -> None:
     worker, client = running
     files.write(drain_grace_s=0.05)
     worker.reload()
@@ -237,7 +259,10 @@ async def test_a_second_signal_ends_a_drain_at_once(
         with caplog.at_level(logging.INFO):
             draining = asyncio.ensure_future(worker.drain())
             await until(lambda: worker.state.is_draining)
-            assert "draining for at most 5 s, a second signal ends it now; 1 stream is running" in caplog.text
+            assert (
+                "draining for at most 5 s, a second signal ends it now; 1 stream is running"
+                in caplog.text
+            )
             worker.end()
             await draining
         assert b"event: error" in await answer.read()
@@ -254,7 +279,9 @@ async def test_a_snapshot(running: tuple[Worker, aiohttp.ClientSession]) -> None
     assert (snapshot.is_ready, snapshot.reason, snapshot.worker.streams_active) == (True, None, 0)
     assert [pool.name for pool in snapshot.pools] == ["p"]
     (requests,) = [family for family in snapshot.families if family.name == "ferrule_requests"]
-    assert [(sample.labels, sample.value) for sample in requests.samples] == [(("messages", "m", "200"), 1)]
+    assert [(sample.labels, sample.value) for sample in requests.samples] == [
+        (("messages", "m", "200"), 1)
+    ]
 
 
 async def test_why_it_is_not_ready(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +293,10 @@ async def test_why_it_is_not_ready(files: Files, monkeypatch: pytest.MonkeyPatch
         assert worker.snapshot().reason == "discovery is stale: p"
 
 
-@pytest.mark.parametrize(("edge", "is_overloaded"), [({"max_streams": 1}, True), ({"max_streams": 2}, False), ({"max_memory_mb": 1}, True)])
+@pytest.mark.parametrize(
+    ("edge", "is_overloaded"),
+    [({"max_streams": 1}, True), ({"max_streams": 2}, False), ({"max_memory_mb": 1}, True)],
+)
 async def test_overload(files: Files, edge: dict[str, int], is_overloaded: bool) -> None:
     async with running_worker(files.write(edge=edge)) as (worker, client):
         files.backend.play(Reply((D({"content": "a"}), Hold())))
@@ -278,7 +308,9 @@ async def test_overload(files: Files, edge: dict[str, int], is_overloaded: bool)
                 assert await status_of(client) == 529
 
 
-async def test_a_sweep_that_fails_is_not_the_last(files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_sweep_that_fails_is_not_the_last(
+    files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(working, "SWEEP_S", 0.005)
     async with running_worker(files.write()) as (worker, _):
         swept: Iterator[int] = iter(range(1000))

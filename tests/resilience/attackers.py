@@ -1,4 +1,5 @@
-"""Clients that want to hold a server up: each opens a connection, misbehaves until it is cut, and knows how long that took."""
+"""Clients that want to hold a server up: each opens a connection, misbehaves until it is cut, and
+knows how long that took."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ SMALL_BUFFER_BYTES = 4096
 
 
 class Attacker:
-    """`drips`: what is sent at first, and then one after the other every 0.4 s. `reads`: whether answers are read at all."""
+    """`drips`: what is sent at first, and then one after the other every 0.4 s. `reads`: whether
+    answers are read at all."""
 
     def __init__(self, address: str, drips: Iterator[bytes], *, reads: bool = True) -> None:
         host, port = address.split(":")
@@ -66,7 +68,10 @@ def slow_header() -> Iterator[bytes]:
 
 
 def slow_body() -> Iterator[bytes]:
-    yield b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n{"
+    yield (
+        b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-type: "
+        b"application/json\r\ncontent-length: 100000\r\n\r\n{"
+    )
     while True:
         yield b" "
 
@@ -79,7 +84,14 @@ def slow_chunks() -> Iterator[bytes]:
 
 def slow_read() -> Iterator[bytes]:
     """Asks for a long stream, reads nothing of it, and goes on asking."""
-    yield post("/v1/messages", REQ(stream=True, max_tokens=4000, messages=[{"role": "user", "content": "[[tokens:4000]] long"}]))
+    yield post(
+        "/v1/messages",
+        REQ(
+            stream=True,
+            max_tokens=4000,
+            messages=[{"role": "user", "content": "[[tokens:4000]] long"}],
+        ),
+    )
     while True:
         yield post("/v1/models", {})
 
@@ -87,7 +99,11 @@ def slow_read() -> Iterator[bytes]:
 def flood() -> Iterator[bytes]:
     """Thousands of requests whose answers are never read."""
     body = json.dumps({"model": "m", "messages": []}).encode()
-    asked = b"POST /v1/messages/count_tokens HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    asked = (
+        b"POST /v1/messages/count_tokens HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+        % len(body)
+        + body
+    )
     while True:
         yield asked * 10_000
 
@@ -98,7 +114,9 @@ def idle() -> Iterator[bytes]:
 
 
 @asynccontextmanager
-async def attacked(address: str, count: int, drips: Callable[[], Iterator[bytes]], *, reads: bool = True) -> AsyncIterator[list[Attacker]]:
+async def attacked(
+    address: str, count: int, drips: Callable[[], Iterator[bytes]], *, reads: bool = True
+) -> AsyncIterator[list[Attacker]]:
     """While it lasts, so many attackers are at work."""
     attackers = [Attacker(address, drips(), reads=reads) for _ in range(count)]
     work = [asyncio.create_task(attacker.run()) for attacker in attackers]

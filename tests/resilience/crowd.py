@@ -1,4 +1,5 @@
-"""Many clients at once, in one loop: each turn is kept with its status, bytes and moments; nothing is raised, nothing tried again."""
+"""Many clients at once, in one loop: each turn is kept with its status, bytes and moments; nothing
+is raised, nothing tried again."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ SESSION = "x-claude-code-session-id"
 
 @dataclass
 class Turn:
-    """One request and what came of it. `failure`: the connection's, if it had one. `moments`: of each read, monotonic."""
+    """One request and what came of it. `failure`: the connection's, if it had one. `moments`: of
+    each read, monotonic."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -42,7 +44,10 @@ class Turn:
         """A 200 that was told to its end."""
         if self.status != 200 or self.failure is not None:
             return False
-        return not self.headers["content-type"].startswith("text/event-stream") or self.last_event == "message_stop"
+        return (
+            not self.headers["content-type"].startswith("text/event-stream")
+            or self.last_event == "message_stop"
+        )
 
     @property
     def last_event(self) -> str:
@@ -56,12 +61,17 @@ class Crowd:
         self.http = http
         self.turns: list[Turn] = []
 
-    async def ask(self, path: str = "/v1/messages", headers: dict[str, str] | None = None, **overrides: Any) -> Turn:
+    async def ask(
+        self, path: str = "/v1/messages", headers: dict[str, str] | None = None, **overrides: Any
+    ) -> Turn:
         turn = Turn(began=time.monotonic())
         self.turns.append(turn)
         try:
             async with self.http.post(path, json=REQ(**overrides), headers=headers) as answer:
-                turn.status, turn.headers = answer.status, {name.lower(): value for name, value in answer.headers.items()}
+                turn.status, turn.headers = (
+                    answer.status,
+                    {name.lower(): value for name, value in answer.headers.items()},
+                )
                 async for data in answer.content.iter_any():
                     turn.moments.append(time.monotonic())
                     turn.raw += data
@@ -72,7 +82,9 @@ class Crowd:
 
     async def stream(self, session: str, tokens: int, **overrides: Any) -> Turn:
         """A streamed turn of a session, of so many tokens."""
-        overrides.setdefault("messages", [{"role": "user", "content": f"[[tokens:{tokens}]] {session}"}])
+        overrides.setdefault(
+            "messages", [{"role": "user", "content": f"[[tokens:{tokens}]] {session}"}]
+        )
         headers = {SESSION: session, **overrides.pop("headers", {})}
         return await self.ask(headers=headers, stream=True, max_tokens=tokens + 8, **overrides)
 
@@ -80,7 +92,9 @@ class Crowd:
 @asynccontextmanager
 async def crowd(proxy: Ferrule) -> AsyncIterator[Crowd]:
     timeout = aiohttp.ClientTimeout(total=60)
-    async with aiohttp.ClientSession(f"http://{proxy.listen}", connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as http:
+    async with aiohttp.ClientSession(
+        f"http://{proxy.listen}", connector=aiohttp.TCPConnector(limit=0), timeout=timeout
+    ) as http:
         yield Crowd(http)
 
 
@@ -104,11 +118,14 @@ def percentile(values: Sequence[float], share: float = 0.99) -> float:
 
 def gaps(turns: Iterable[Turn]) -> list[float]:
     """Seconds between one read and the next, over all turns."""
-    return [later - earlier for turn in turns for earlier, later in itertools.pairwise(turn.moments)]
+    return [
+        later - earlier for turn in turns for earlier, later in itertools.pairwise(turn.moments)
+    ]
 
 
 async def best_of(tries: int, measure: Callable[[], Awaitable[float]], bar: float) -> list[float]:
-    """Measures until the bar is met. Another load on the machine makes a number worse, never better."""
+    """Measures until the bar is met. Another load on the machine makes a number worse, never
+    better."""
     measured: list[float] = []
     while len(measured) < tries:
         measured.append(await measure())

@@ -1,4 +1,5 @@
-"""Simulated engines as processes of their own, to be killed, drained and started again on the same port."""
+"""Simulated engines as processes of their own, to be killed, drained and started again on the same
+port."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ class Sim:
 
     def __init__(self, *, tokens_per_second: float = 20, drain_s: float = 0) -> None:
         self.port = free_port()
-        self._options = ["--tokens-per-second", str(tokens_per_second), "--drain-s", str(drain_s), "--ttft-ms", "0", "--model", "m"]
+        self._options = [
+            "--tokens-per-second",
+            str(tokens_per_second),
+            "--drain-s",
+            str(drain_s),
+            "--ttft-ms",
+            "0",
+            "--model",
+            "m",
+        ]
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -28,8 +38,19 @@ class Sim:
     def start(self) -> None:
         """Returns once it answers."""
         path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
-        command = [sys.executable, "-m", "ferrule", "sim", "--port", str(self.port), "--scripted", *self._options]
-        self._process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.DEVNULL)
+        command = [
+            sys.executable,
+            "-m",
+            "ferrule",
+            "sim",
+            "--port",
+            str(self.port),
+            "--scripted",
+            *self._options,
+        ]
+        self._process = subprocess.Popen(
+            command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.DEVNULL
+        )
         wait_until(self._answers, 15, "a simulated engine to answer")
 
     def kill(self) -> None:

@@ -1,9 +1,10 @@
-"""A backend without pauses, as a process of its own: one stream of chunks as fast as the socket takes them.
+"""A backend without pauses, as a process of its own: one stream of chunks as fast as the socket
+takes them.
 
     python -m tests.resilience.hose PORT MEGABYTES
 
-The frames are made once, so that the hose costs next to nothing and what is measured beside it is the proxy. A count of bytes
-sent so far is what GET /sent answers.
+The frames are made once, so that the hose costs next to nothing and what is measured beside it is
+the proxy. A count of bytes sent so far is what GET /sent answers.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def serve(peer: socket.socket, size: int) -> None:
                 pour(peer, size)
             else:
                 body = b"%d" % sent_bytes if b"/sent" in head else b'{"object":"list","data":[]}'
-                peer.sendall(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+                peer.sendall(
+                    b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+                    % (len(body), body)
+                )
         except ConnectionError:
             pass
 

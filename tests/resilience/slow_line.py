@@ -1,4 +1,5 @@
-"""A TCP line to a server that can be made slow, or cut, at any moment, also for connections that are there already."""
+"""A TCP line to a server that can be made slow, or cut, at any moment, also for connections that
+are there already."""
 
 from __future__ import annotations
 
@@ -31,12 +32,17 @@ class SlowLine:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back_reader, back_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        for source, target, is_answer in ((reader, back_writer, False), (back_reader, writer, True)):
+        for source, target, is_answer in (
+            (reader, back_writer, False),
+            (back_reader, writer, True),
+        ):
             task = asyncio.create_task(self._poller(source, target, is_answer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _poller(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, is_answer: bool) -> None:
+    async def _poller(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, is_answer: bool
+    ) -> None:
         try:
             while data := await source.read(65536):
                 if is_answer and self.delay_s:

@@ -1,4 +1,5 @@
-"""Clients that hold back their header, their body or their reading; that send nothing, or far too much. Everybody else goes on."""
+"""Clients that hold back their header, their body or their reading; that send nothing, or far too
+much. Everybody else goes on."""
 
 from __future__ import annotations
 
@@ -14,12 +15,25 @@ from tests.doubles.backend import ScriptedBackend, stream, wait_until
 from tests.doubles.client import post
 from tests.doubles.frames import DONE, Canned, D
 from tests.doubles.proxy import REQ, Ferrule, config_for
-from tests.resilience.attackers import attacked, flood, idle, slow_body, slow_chunks, slow_header, slow_read
+from tests.resilience.attackers import (
+    attacked,
+    flood,
+    idle,
+    slow_body,
+    slow_chunks,
+    slow_header,
+    slow_read,
+)
 from tests.resilience.crowd import Crowd, best_of, crowd, percentile
 
 DEADLINE_S = 2
 """Of header, body and write; idle connections have one second more."""
-EDGE = {"header_s": DEADLINE_S, "body_stall_s": DEADLINE_S, "idle_s": DEADLINE_S + 1, "write_stall_s": DEADLINE_S}
+EDGE = {
+    "header_s": DEADLINE_S,
+    "body_stall_s": DEADLINE_S,
+    "idle_s": DEADLINE_S + 1,
+    "write_stall_s": DEADLINE_S,
+}
 SWEEP_S = 1.0
 SLACK_S = 1.0
 
@@ -40,7 +54,9 @@ def backend(new_backend: Callable[..., ScriptedBackend]) -> ScriptedBackend:
 
 @pytest.fixture
 def edge(backend: ScriptedBackend, tmp_path: Path) -> Iterator[Ferrule]:
-    with Ferrule(config_for(backend.url, edge=EDGE, pool={"slots": 1000, "max_inflight": 1000}), tmp_path) as proxy:
+    with Ferrule(
+        config_for(backend.url, edge=EDGE, pool={"slots": 1000, "max_inflight": 1000}), tmp_path
+    ) as proxy:
         yield proxy
 
 
@@ -62,7 +78,9 @@ async def times(clients: Crowd, seconds: float) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_attackers_are_cut_and_others_go_on(edge: Ferrule, backend: ScriptedBackend, name: str) -> None:
+async def test_attackers_are_cut_and_others_go_on(
+    edge: Ferrule, backend: ScriptedBackend, name: str
+) -> None:
     count, drips, reads = ATTACKS[name]
     long = [D({"content": "x" * 1000})] * 4000
     short = Canned("x")
@@ -78,12 +96,16 @@ async def test_attackers_are_cut_and_others_go_on(edge: Ferrule, backend: Script
 
             measured = await best_of(3, added, 0.05)
             grown = edge.memory_kb() - memory
-            print(f"{count} × {name}: others' p99 {min(measured) * 1000:.1f} ms, memory {grown:+d} kB")
+            print(
+                f"{count} × {name}: others' p99 {min(measured) * 1000:.1f} ms, memory {grown:+d} kB"
+            )
             assert min(measured) < 0.05, measured
             assert grown < 20 * count + 10_000, f"{grown} kB"
             limit_s = DEADLINE_S + (1 if name == "idle" else 0) + SWEEP_S + SLACK_S
             if reads:
-                while time.monotonic() - begin < limit_s + 2 and any(attacker.lasted_s is None for attacker in attackers):
+                while time.monotonic() - begin < limit_s + 2 and any(
+                    attacker.lasted_s is None for attacker in attackers
+                ):
                     await asyncio.sleep(0.1)
                 lasted = [attacker.lasted_s for attacker in attackers]
                 assert None not in lasted, f"{lasted.count(None)} of {count} were never cut"
@@ -99,7 +121,10 @@ async def test_attackers_are_cut_and_others_go_on(edge: Ferrule, backend: Script
 def sockets(proxy: Ferrule) -> int:
     """Established connections of the client port."""
     port = int(proxy.listen.split(":")[1])
-    lines = [line.split() for line in Path(f"/proc/{proxy.process.pid}/net/tcp").read_text().splitlines()[1:]]
+    lines = [
+        line.split()
+        for line in Path(f"/proc/{proxy.process.pid}/net/tcp").read_text().splitlines()[1:]
+    ]
     return sum(line[1].endswith(f":{port:04X}") and line[3] == "01" for line in lines)
 
 
@@ -118,7 +143,9 @@ def test_a_header_without_end(edge: Ferrule) -> None:
     """Refused by its size long before its deadline."""
     before = edge.memory_kb()
     begin = time.monotonic()
-    head = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n" + b"".join(b"x-%d: %s\r\n" % (n, b"y" * 1000) for n in range(20_000))
+    head = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n" + b"".join(
+        b"x-%d: %s\r\n" % (n, b"y" * 1000) for n in range(20_000)
+    )
     answer = pushed(edge, head)
     assert answer == b"" or answer.split(b" ")[1] in (b"400", b"431"), answer[:100]
     assert time.monotonic() - begin < DEADLINE_S + 2
@@ -127,8 +154,13 @@ def test_a_header_without_end(edge: Ferrule) -> None:
 
 def test_a_trailer_without_end(edge: Ferrule) -> None:
     before = edge.memory_kb()
-    start = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
-    answer = pushed(edge, start + b"".join(b"x-%d: %s\r\n" % (n, b"y" * 1000) for n in range(20_000)))
+    start = (
+        b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ntransfer-encoding: "
+        b"chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    )
+    answer = pushed(
+        edge, start + b"".join(b"x-%d: %s\r\n" % (n, b"y" * 1000) for n in range(20_000))
+    )
     assert answer == b"" or answer.split(b" ")[1][:1] == b"4", answer[:100]
     assert edge.memory_kb() - before < 10_000
 
@@ -151,7 +183,9 @@ def test_connections_are_limited(backend: ScriptedBackend, tmp_path: Path) -> No
         assert proxy.ask().status == 200
 
 
-def test_a_pipelined_stream_behind_a_stream_is_held_back_too(edge: Ferrule, backend: ScriptedBackend) -> None:
+def test_a_pipelined_stream_behind_a_stream_is_held_back_too(
+    edge: Ferrule, backend: ScriptedBackend
+) -> None:
     """A reader that does not read holds back every stream that it asked for, not only the first."""
     backend.play(stream(*([D({"content": "x" * 4000})] * 5000), D({}, "stop"), DONE))
     before = edge.memory_kb()

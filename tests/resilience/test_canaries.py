@@ -1,4 +1,5 @@
-"""A secret key and a secret prompt, sent through every way a request can fail at log level debug, are found nowhere afterwards."""
+"""A secret key and a secret prompt, sent through every way a request can fail at log level debug,
+are found nowhere afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.doubles.backend import Close, Pause, Reply, Reset, ScriptedBackend, refusal, stream, whole
+from tests.doubles.backend import (
+    Close,
+    Pause,
+    Reply,
+    Reset,
+    ScriptedBackend,
+    refusal,
+    stream,
+    whole,
+)
 from tests.doubles.frames import DONE, ROLE_DELTA, Canned, D, error_frame
 from tests.doubles.proxy import REQ, Ferrule, config_for
 from tests.e2e.test_cases_limits import key_entry, write_keys
@@ -35,12 +45,19 @@ class Surfaces:
     def __post_init__(self) -> None:
         self._logged = len(self.proxy.log())
 
-    def ask(self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST") -> None:
+    def ask(
+        self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST"
+    ) -> None:
         answer = self.proxy.client.request(method, path, body, {**KEYED, **(headers or {})})
-        self.told.append(f"{answer.status} {answer.headers} {answer.content.decode(errors='replace')}")
+        self.told.append(
+            f"{answer.status} {answer.headers} {answer.content.decode(errors='replace')}"
+        )
 
     def all(self) -> dict[str, str]:
-        sent = [f"{seen.method} {seen.target} {seen.headers}" for seen in (*self.backend.requests, *self.backend.others)]
+        sent = [
+            f"{seen.method} {seen.target} {seen.headers}"
+            for seen in (*self.backend.requests, *self.backend.others)
+        ]
         return {
             "answers": "\n".join(self.told),
             "log": self.proxy.log()[self._logged :],
@@ -58,12 +75,25 @@ class Surfaces:
 
 @pytest.fixture(scope="module")
 def proxy_with_keys(
-    new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend, tmp_path_factory: pytest.TempPathFactory
+    new_proxy: Callable[..., Ferrule],
+    shared_backend: ScriptedBackend,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Ferrule:
     entry = {**key_entry("canary"), "sha256": hashlib.sha256(KEY.encode()).hexdigest()}
     keys = write_keys(tmp_path_factory.mktemp("keys"), entry)
-    pool = {"api_key": POOL_KEY, "timeouts": {"first_event_s": 0.5, "idle_s": 0.5, "total_s": 1}, "retries": 0}
-    config = config_for(shared_backend.url, pool=pool, auth={"keys_file": keys}, body_limit_mb=1, workers=2, edge={"body_stall_s": 1})
+    pool = {
+        "api_key": POOL_KEY,
+        "timeouts": {"first_event_s": 0.5, "idle_s": 0.5, "total_s": 1},
+        "retries": 0,
+    }
+    config = config_for(
+        shared_backend.url,
+        pool=pool,
+        auth={"keys_file": keys},
+        body_limit_mb=1,
+        workers=2,
+        edge={"body_stall_s": 1},
+    )
     return new_proxy(config, args=["--log-level", "debug"])
 
 
@@ -74,9 +104,14 @@ def surfaces(proxy_with_keys: Ferrule, backend: ScriptedBackend) -> Surfaces:
 
 SAID: dict[str, Any] = {"messages": [{"role": "user", "content": PROMPT}], "system": PROMPT}
 WAYS_OUT: dict[str, Any] = {
-    **{f"status-{status}": refusal(status, "no") for status in (400, 401, 404, 413, 422, 429, 500, 503)},
+    **{
+        f"status-{status}": refusal(status, "no")
+        for status in (400, 401, 404, 413, 422, 429, 500, 503)
+    },
     "draining": refusal(500, "cannot schedule new futures after shutdown"),
-    "html": Reply([b"<html>Bad Gateway</html>"], 502, [("content-type", "text/html")], framing="length"),
+    "html": Reply(
+        [b"<html>Bad Gateway</html>"], 502, [("content-type", "text/html")], framing="length"
+    ),
     "reset": Reply([Reset()], sends_head=False),
     "not-http": Reply([b"\x00\xff\r\n\r\n", Close()], sends_head=False),
     "silent": Reply([Pause(2)], sends_head=False),
@@ -99,12 +134,19 @@ def test_however_a_backend_fails(surfaces: Surfaces, name: str) -> None:
     asked = [("/v1/messages/count_tokens", REQ(**SAID))]
     for streamed in (True, False):
         asked.append(("/v1/messages", REQ(stream=streamed, **SAID)))
-        asked.append(("/v1/chat/completions", {"model": "m", "stream": streamed, "messages": SAID["messages"]}))
+        asked.append(
+            (
+                "/v1/chat/completions",
+                {"model": "m", "stream": streamed, "messages": SAID["messages"]},
+            )
+        )
     with ThreadPoolExecutor(len(asked)) as threads:
         list(threads.map(lambda ask: surfaces.ask(*ask), asked))
     assert len(surfaces.told) == len(asked)
     surfaces.assert_hidden(KEY, PROMPT, hashlib.sha256(KEY.encode()).hexdigest())
-    assert POOL_KEY not in "".join(text for name, text in surfaces.all().items() if name != "upstream heads")
+    assert POOL_KEY not in "".join(
+        text for name, text in surfaces.all().items() if name != "upstream heads"
+    )
 
 
 TEXT = {"type": "text", "text": PROMPT}
@@ -116,7 +158,8 @@ def user(*blocks: Any) -> dict[str, Any]:
 
 
 INVALID: dict[str, Any] = {
-    "not-json": b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"%s"' % PROMPT.encode(),
+    "not-json": b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"%s"'
+    % PROMPT.encode(),
     "not-utf-8": b'{"messages":"%s\xff"}' % PROMPT.encode(),
     "deep": b'{"x":' + b"[" * 20_000 + PROMPT.encode(),
     "messages": REQ(messages=PROMPT),
@@ -125,19 +168,52 @@ INVALID: dict[str, Any] = {
     "content": REQ(messages=[{"role": "user", "content": {"text": PROMPT}}]),
     "block-type": REQ(**user({"type": "video", "text": PROMPT, "source": {"data": PROMPT}})),
     "block-text": REQ(**user({"type": "text", "text": [PROMPT]})),
-    "image": REQ(**user(TEXT, {"type": "image", "source": {"type": "base64", "media_type": PROMPT, "data": PROMPT}})),
-    "image-url": REQ(**user(TEXT, {"type": "image", "source": {"type": "url", "url": f"http://10.0.0.1/{PROMPT}"}})),
-    "document": REQ(**user(TEXT, {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": PROMPT}})),
-    "document-url": REQ(**user(TEXT, {"type": "document", "source": {"type": "url", "url": f"http://10.0.0.1/{PROMPT}"}})),
+    "image": REQ(
+        **user(
+            TEXT,
+            {"type": "image", "source": {"type": "base64", "media_type": PROMPT, "data": PROMPT}},
+        )
+    ),
+    "image-url": REQ(
+        **user(
+            TEXT, {"type": "image", "source": {"type": "url", "url": f"http://10.0.0.1/{PROMPT}"}}
+        )
+    ),
+    "document": REQ(
+        **user(
+            TEXT,
+            {
+                "type": "document",
+                "source": {"type": "base64", "media_type": "application/pdf", "data": PROMPT},
+            },
+        )
+    ),
+    "document-url": REQ(
+        **user(
+            TEXT,
+            {"type": "document", "source": {"type": "url", "url": f"http://10.0.0.1/{PROMPT}"}},
+        )
+    ),
     "tool-result": REQ(**user({"type": "tool_result", "tool_use_id": PROMPT, "content": PROMPT})),
-    "tool-use": REQ(messages=[USER, {"role": "assistant", "content": [{"type": "tool_use", "id": 1, "name": "F", "input": PROMPT}]}]),
+    "tool-use": REQ(
+        messages=[
+            USER,
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": 1, "name": "F", "input": PROMPT}],
+            },
+        ]
+    ),
     "system": REQ(system={"text": PROMPT}),
     "max-tokens": REQ(max_tokens=PROMPT),
     "temperature": REQ(temperature=PROMPT),
     "stop": REQ(stop_sequences=[[PROMPT]]),
     "tools": REQ(tools=[{"name": PROMPT}]),
     "tool-schema": REQ(tools=[{"name": "F", "input_schema": PROMPT}]),
-    "tool-choice": REQ(tool_choice={"type": "tool", "name": "G"}, tools=[{"name": "F", "description": PROMPT, "input_schema": {}}]),
+    "tool-choice": REQ(
+        tool_choice={"type": "tool", "name": "G"},
+        tools=[{"name": "F", "description": PROMPT, "input_schema": {}}],
+    ),
     "thinking": REQ(thinking={"type": PROMPT}),
     "effort": REQ(output_config={"effort": PROMPT}, messages=[USER]),
     "metadata": REQ(metadata={"user_id": [PROMPT]}, messages=[USER]),
@@ -145,7 +221,9 @@ INVALID: dict[str, Any] = {
     "unknown-model": REQ(model="nobody", **SAID),
     "no-model": REQ(model=None, **SAID),
     "too-large": REQ(messages=[{"role": "user", "content": PROMPT * 100_000}]),
-    "bomb": gzip.compress(json.dumps(REQ(messages=[{"role": "user", "content": PROMPT * 200_000}])).encode()),
+    "bomb": gzip.compress(
+        json.dumps(REQ(messages=[{"role": "user", "content": PROMPT * 200_000}])).encode()
+    ),
 }
 
 
@@ -171,10 +249,27 @@ def test_however_a_key_is_wrong(surfaces: Surfaces) -> None:
         {"x-api-key": KEY + "\xe9"},
     ]
     for headers in wrong:
-        for path in ("/v1/messages", "/v1/chat/completions", "/v1/models", "/v1/models/m", "/no/such/route", "/"):
-            surfaces.ask(path, None if "model" in path else body, headers, "GET" if "models" in path else "POST")
+        for path in (
+            "/v1/messages",
+            "/v1/chat/completions",
+            "/v1/models",
+            "/v1/models/m",
+            "/no/such/route",
+            "/",
+        ):
+            surfaces.ask(
+                path,
+                None if "model" in path else body,
+                headers,
+                "GET" if "models" in path else "POST",
+            )
     for number in (b"x" * 70_000, b"\x01"):
-        head = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: " + KEY.encode() + number + b"\r\ncontent-length: 0\r\n\r\n"
+        head = (
+            b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: "
+            + KEY.encode()
+            + number
+            + b"\r\ncontent-length: 0\r\n\r\n"
+        )
         surfaces.told.append(surfaces.proxy.client.raw(head).decode(errors="replace"))
     surfaces.assert_hidden(KEY[:-1], BASIC, PROMPT)
 
@@ -185,7 +280,10 @@ def test_a_client_that_leaves_takes_its_secrets_along(surfaces: Surfaces) -> Non
         answer.read_some()
         answer.reset()
     half = json.dumps(REQ(**SAID)).encode()[:-5]
-    head = f"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: {KEY}\r\ncontent-length: {len(half) + 5}\r\n\r\n".encode()
+    head = (
+        f"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: {KEY}\r\ncontent-length: "
+        f"{len(half) + 5}\r\n\r\n"
+    ).encode()
     surfaces.told.append(surfaces.proxy.client.raw(head + half).decode(errors="replace"))
     surfaces.proxy.wait_for_metric("streams_active", 0)
     surfaces.assert_hidden(KEY, PROMPT)

@@ -1,4 +1,5 @@
-"""Limits under load: exact over workers and replicas, whole again after whatever happened, and no burden when their store is away."""
+"""Limits under load: exact over workers and replicas, whole again after whatever happened, and no
+burden when their store is away."""
 
 from __future__ import annotations
 
@@ -41,7 +42,17 @@ class Redis:
         if binary is None:
             pytest.skip("neither redis-server nor valkey-server is installed")
         self.port = free_port()
-        self._command = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+        self._command = [
+            binary,
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--dir",
+            str(folder),
+        ]
         self.start()
 
     def start(self) -> None:
@@ -69,12 +80,21 @@ def several(
     """Two workers of one machine; two replicas with a Redis."""
     keys = write_keys(tmp_path_factory.mktemp("keys"), key_entry("four", concurrency=AT_ONCE))
     quiet = {"interval_s": 60}  # a probe counts as a request at the backend
-    pool = {"retries": 0, "timeouts": {"first_event_s": 1}, "slots": 1000, "max_inflight": 1000, "health": quiet}
+    pool = {
+        "retries": 0,
+        "timeouts": {"first_event_s": 1},
+        "slots": 1000,
+        "max_inflight": 1000,
+        "health": quiet,
+    }
     config = config_for(shared_backend.url, auth={"keys_file": keys}, pool=pool)
     if request.param == "workers":
         return [new_proxy({**config, "workers": 2})]
     store = request.getfixturevalue("redis")
-    return [new_proxy({**config, "limits": {"store": f"redis://127.0.0.1:{store.port}/0"}}) for _ in range(2)]
+    return [
+        new_proxy({**config, "limits": {"store": f"redis://127.0.0.1:{store.port}/0"}})
+        for _ in range(2)
+    ]
 
 
 async def forty(proxies: list[Ferrule], leave_after_s: float | None = None) -> list[Turn]:
@@ -83,7 +103,10 @@ async def forty(proxies: list[Ferrule], leave_after_s: float | None = None) -> l
     for proxy in proxies:
         async with crowd(proxy) as clients:
             clients.http.headers.update(bearer("four"))
-            work = [asyncio.create_task(clients.stream(str(n), 1)) for n in range(PARALLEL // len(proxies))]
+            work = [
+                asyncio.create_task(clients.stream(str(n), 1))
+                for n in range(PARALLEL // len(proxies))
+            ]
             turns_here = clients.turns
             if leave_after_s is not None:
                 await asyncio.wait(work, timeout=leave_after_s)
@@ -100,7 +123,9 @@ async def at_once(proxies: list[Ferrule]) -> list[Turn]:
 
 
 @pytest.mark.parametrize("name", WAYS_OUT)
-async def test_never_more_than_four_and_all_four_again(several: list[Ferrule], backend: ScriptedBackend, name: str) -> None:
+async def test_never_more_than_four_and_all_four_again(
+    several: list[Ferrule], backend: ScriptedBackend, name: str
+) -> None:
     backend.play(WAYS_OUT[name])
     if name == "aborted":
         await asyncio.gather(*(forty([proxy], leave_after_s=0.6) for proxy in several))
@@ -123,17 +148,26 @@ async def all_four(proxies: list[Ferrule], backend: ScriptedBackend) -> None:
 
 
 @pytest.mark.slow
-async def test_a_killed_workers_slots_come_back(new_backend: Callable[..., ScriptedBackend], tmp_path: Path) -> None:
+async def test_a_killed_workers_slots_come_back(
+    new_backend: Callable[..., ScriptedBackend], tmp_path: Path
+) -> None:
     backend = new_backend()
     keys = write_keys(tmp_path, key_entry("four", concurrency=AT_ONCE))
-    with Ferrule(config_for(backend.url, auth={"keys_file": keys}, workers=2, pool={"health": {"interval_s": 60}}), tmp_path) as proxy:
+    with Ferrule(
+        config_for(
+            backend.url, auth={"keys_file": keys}, workers=2, pool={"health": {"interval_s": 60}}
+        ),
+        tmp_path,
+    ) as proxy:
         backend.play(ENDLESS)
         live = asyncio.create_task(forty([proxy]))
         await until(lambda: backend.inflight == AT_ONCE, 5, "four streams")
         for worker in (await asyncio.to_thread(proxy.status))["workers"]:
             os.kill(worker["pid"], signal.SIGKILL)
         await live
-        await until(lambda: proxy.readyz() == 200 and len(proxy.status()["workers"]) == 2, 15, "new workers")
+        await until(
+            lambda: proxy.readyz() == 200 and len(proxy.status()["workers"]) == 2, 15, "new workers"
+        )
         await all_four([proxy], backend)
 
 
@@ -141,7 +175,8 @@ async def test_a_killed_workers_slots_come_back(new_backend: Callable[..., Scrip
 async def test_tokens_per_minute_with_streams(
     new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule], tmp_path: Path
 ) -> None:
-    """1,200 a minute are 20 a second: 60 too many are forgiven after three seconds, and no sooner."""
+    """1,200 a minute are 20 a second: 60 too many are forgiven after three seconds, and no
+    sooner."""
     backend = new_backend()
     keys = write_keys(tmp_path, key_entry("t", tokens_per_minute=1200))
     proxy = new_proxy(config_for(backend.url, auth={"keys_file": keys}, workers=2))
@@ -167,12 +202,18 @@ async def test_tokens_per_minute_with_streams(
 
 @pytest.fixture(params=["allow", "deny"])
 def away(
-    request: pytest.FixtureRequest, redis: Redis, loop_thread: LoopThread, new_backend: Callable[..., ScriptedBackend], tmp_path: Path
+    request: pytest.FixtureRequest,
+    redis: Redis,
+    loop_thread: LoopThread,
+    new_backend: Callable[..., ScriptedBackend],
+    tmp_path: Path,
 ) -> Iterator[tuple[Ferrule, SlowLine, str]]:
     line = SlowLine(loop_thread, redis.port)
     keys = write_keys(tmp_path, key_entry(f"m-{request.param}", requests_per_minute=1_000_000))
     limits = {"store": f"redis://127.0.0.1:{line.port}/0", "on_store_failure": request.param}
-    with Ferrule(config_for(new_backend().url, auth={"keys_file": keys}, limits=limits), tmp_path) as proxy:
+    with Ferrule(
+        config_for(new_backend().url, auth={"keys_file": keys}, limits=limits), tmp_path
+    ) as proxy:
         yield proxy, line, request.param
     line.close()
 
@@ -193,7 +234,9 @@ async def load(clients: Crowd, seconds: float) -> list[Turn]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["slow", "stopped"])
-async def test_a_store_that_is_away_delays_nobody(away: tuple[Ferrule, SlowLine, str], redis: Redis, trouble: str) -> None:
+async def test_a_store_that_is_away_delays_nobody(
+    away: tuple[Ferrule, SlowLine, str], redis: Redis, trouble: str
+) -> None:
     proxy, line, choice = away
     async with crowd(proxy) as clients:
         clients.http.headers.update(bearer(f"m-{choice}"))
@@ -204,7 +247,9 @@ async def test_a_store_that_is_away_delays_nobody(away: tuple[Ferrule, SlowLine,
         else:
             redis.stop()
         disturbed = await load(clients, 3.0)
-        added = percentile([turn.took_s for turn in disturbed]) - percentile([turn.took_s for turn in usual])
+        added = percentile([turn.took_s for turn in disturbed]) - percentile(
+            [turn.took_s for turn in usual]
+        )
         print(f"store {trouble}, {choice}: p99 {added * 1000:+.0f} ms")
         assert added <= 0.25, (trouble, choice, added)
         assert {turn.status for turn in disturbed[40:]} == {200 if choice == "allow" else 529}
@@ -213,7 +258,14 @@ async def test_a_store_that_is_away_delays_nobody(away: tuple[Ferrule, SlowLine,
         line.delay_s = 0.0
         if trouble == "stopped":
             redis.start()
-        await until(lambda: "limits store is back" in proxy.log() or not proxy.ask(headers=bearer(f"m-{choice}")), 6, "its return")
+        await until(
+            lambda: (
+                "limits store is back" in proxy.log()
+                or not proxy.ask(headers=bearer(f"m-{choice}"))
+            ),
+            6,
+            "its return",
+        )
         again = await load(clients, 0.5)
         assert {turn.status for turn in again} == {200}
         assert all("anthropic-ratelimit-requests-limit" in turn.headers for turn in again)

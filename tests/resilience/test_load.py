@@ -31,7 +31,9 @@ WRITE_STALL_S = 3
 @pytest.fixture
 def hose() -> Iterator[Client]:
     port = free_port()
-    process = subprocess.Popen([sys.executable, "-m", "tests.resilience.hose", str(port), str(HOSE_MB)], cwd=ROOT)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.resilience.hose", str(port), str(HOSE_MB)], cwd=ROOT
+    )
     client = Client(f"127.0.0.1:{port}")
 
     def answers() -> bool:
@@ -55,8 +57,11 @@ def beside(steady: Sim, hose: Client) -> dict[str, object]:
     return config
 
 
-async def lateness_ms(proxy: Ferrule, disturb: Callable[[], Awaitable[object]] | None = None) -> float:
-    """The 99th percentile of how much later than the beat the tokens of fifty streams come; with a disturbance until they end."""
+async def lateness_ms(
+    proxy: Ferrule, disturb: Callable[[], Awaitable[object]] | None = None
+) -> float:
+    """The 99th percentile of how much later than the beat the tokens of fifty streams come; with a
+    disturbance until they end."""
     async with crowd(proxy) as clients:
         disturbing = asyncio.ensure_future(disturb()) if disturb is not None else None
         turns = await asyncio.gather(*(clients.stream(f"beat-{n}", 40) for n in range(STREAMS)))
@@ -101,7 +106,9 @@ async def test_counting_400_kb_beside_50_streams(steady_sim: Sim, tmp_path: Path
             nonlocal counted
             async with crowd(proxy) as clients:
                 while True:
-                    turn = await clients.ask("/v1/messages/count_tokens", messages=[{"role": "user", "content": words}])
+                    turn = await clients.ask(
+                        "/v1/messages/count_tokens", messages=[{"role": "user", "content": words}]
+                    )
                     assert turn.status == 200
                     counted += 1
 
@@ -111,12 +118,17 @@ async def test_counting_400_kb_beside_50_streams(steady_sim: Sim, tmp_path: Path
             return await lateness_ms(proxy, count) - alone
 
         measured = await best_of(3, added, 10)
-        print(f"{counted} counts of 400 kB: p99 {alone:.1f} ms late alone, {min(measured):+.1f} ms beside them")
+        print(
+            f"{counted} counts of 400 kB: p99 {alone:.1f} ms late alone, {min(measured):+.1f} ms "
+            f"beside them"
+        )
         assert min(measured) < 10, measured
         assert counted > 10
 
 
-async def test_a_slow_reader_is_held_back_and_then_cut(steady_sim: Sim, hose: Client, tmp_path: Path) -> None:
+async def test_a_slow_reader_is_held_back_and_then_cut(
+    steady_sim: Sim, hose: Client, tmp_path: Path
+) -> None:
     with Ferrule(beside(steady_sim, hose), tmp_path) as proxy:
         host, port = proxy.listen.split(":")
         before = proxy.memory_kb()
@@ -139,12 +151,18 @@ async def test_a_slow_reader_is_held_back_and_then_cut(steady_sim: Sim, hose: Cl
 
 
 @pytest.fixture
-def watched(new_backend: Callable[..., ScriptedBackend], tmp_path: Path) -> Iterator[tuple[Ferrule, ScriptedBackend]]:
+def watched(
+    new_backend: Callable[..., ScriptedBackend], tmp_path: Path
+) -> Iterator[tuple[Ferrule, ScriptedBackend]]:
     """A proxy that tells its number of tasks."""
     backend = new_backend()
     path = os.pathsep.join([str(Path(__file__).parent / "inside"), str(ROOT / "python")])
     environment = {"PYTHONPATH": path, "FERRULE_TASKS_FILE": str(tmp_path / "tasks")}
-    with Ferrule(config_for(backend.url, pool={**WIDE, "health": {"interval_s": 60}}), tmp_path, env=environment) as proxy:
+    with Ferrule(
+        config_for(backend.url, pool={**WIDE, "health": {"interval_s": 60}}),
+        tmp_path,
+        env=environment,
+    ) as proxy:
         yield proxy, backend
 
 
@@ -172,11 +190,16 @@ async def test_10000_streams_opened_and_aborted(watched: tuple[Ferrule, Scripted
     await asyncio.to_thread(quiet, proxy, backend)
     # Of those that left at once, the reset may have overtaken the request
     assert ABORTED / 2 <= proxy.metric("stream_end_total", reason="client_gone") - gone <= ABORTED
-    assert proxy.metric("stream_end_total") == proxy.metric("stream_end_total", reason="client_gone")
+    assert proxy.metric("stream_end_total") == proxy.metric(
+        "stream_end_total", reason="client_gone"
+    )
     wait_until(lambda: tasks_of(proxy) <= tasks, 5, "the tasks to be as few as before")
     more = descriptors_of(proxy) - descriptors
     grown = proxy.memory_kb() - memory
-    print(f"after {ABORTED} aborts: {tasks_of(proxy) - tasks:+d} tasks, {more:+d} descriptors, {grown:+d} kB")
+    print(
+        f"after {ABORTED} aborts: {tasks_of(proxy) - tasks:+d} tasks, {more:+d} descriptors, "
+        f"{grown:+d} kB"
+    )
     assert more <= 2
     assert grown < 12_000
     assert proxy.metric("backend_healthy") == 1
@@ -185,7 +208,11 @@ async def test_10000_streams_opened_and_aborted(watched: tuple[Ferrule, Scripted
 def quiet(proxy: Ferrule, backend: ScriptedBackend) -> None:
     for gauge in ("streams_active", "backend_inflight", "queue_depth"):
         proxy.wait_for_metric(gauge, 0, 10)
-    wait_until(lambda: len(backend.open_connections) <= 1, 10, "the backend's connections to be closed, but for the probe's")
+    wait_until(
+        lambda: len(backend.open_connections) <= 1,
+        10,
+        "the backend's connections to be closed, but for the probe's",
+    )
 
 
 async def abort_many(proxy: Ferrule, count: int) -> None:

@@ -1,4 +1,5 @@
-"""More than a worker can bear: marks that refuse early and keep what runs, bodies of any size and coding, keys on every route."""
+"""More than a worker can bear: marks that refuse early and keep what runs, bodies of any size and
+coding, keys on every route."""
 
 from __future__ import annotations
 
@@ -24,26 +25,38 @@ MARK = 20
 MB = 1 << 20
 
 
-async def test_streams_beyond_the_mark_are_refused_at_once(steady_sim: Sim, new_proxy: Callable[..., Ferrule]) -> None:
+async def test_streams_beyond_the_mark_are_refused_at_once(
+    steady_sim: Sim, new_proxy: Callable[..., Ferrule]
+) -> None:
     proxy = new_proxy(config_for(steady_sim.url, pool=WIDE, edge={"max_streams": MARK}))
     async with crowd(proxy) as clients:
         turns = await asyncio.gather(*(clients.stream(str(n), 30) for n in range(3 * MARK)))
         refused = [turn for turn in turns if turn.status != 200]
         assert {turn.status for turn in refused} == {529}
-        assert all(int(turn.headers["retry-after"]) >= 1 and b"overloaded_error" in turn.raw for turn in refused)
+        assert all(
+            int(turn.headers["retry-after"]) >= 1 and b"overloaded_error" in turn.raw
+            for turn in refused
+        )
         assert max(turn.took_s for turn in refused) < 1
-        assert len(turns) - len(refused) == MARK, "no more than the mark, also when all come at once"
+        assert len(turns) - len(refused) == MARK, (
+            "no more than the mark, also when all come at once"
+        )
         assert bad(turn for turn in turns if turn.status == 200) == []
         assert (await clients.stream("after", 2)).is_good
 
 
 async def test_memory_beyond_the_mark(steady_sim: Sim, tmp_path: Path) -> None:
-    """The mark comes by a reload: what runs then runs on, what is new is refused, and all is well when the mark is gone."""
+    """The mark comes by a reload: what runs then runs on, what is new is refused, and all is well
+    when the mark is gone."""
     config = config_for(steady_sim.url, pool=WIDE)
     with Ferrule(config, tmp_path) as proxy:
         async with crowd(proxy) as clients:
             live = [asyncio.create_task(clients.stream(str(n), 80)) for n in range(20)]
-            await until(lambda: len(clients.turns) == 20 and all(turn.moments for turn in clients.turns), 5, "streams to run")
+            await until(
+                lambda: len(clients.turns) == 20 and all(turn.moments for turn in clients.turns),
+                5,
+                "streams to run",
+            )
             proxy.write_config({**config, "edge": {"max_memory_mb": 1}})
             proxy.signal(signal.SIGHUP)
             await until(lambda: proxy.ask(**SHORT).status == 529, 3, "the mark")
@@ -90,13 +103,21 @@ CODINGS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 @pytest.mark.parametrize("name", CODINGS)
-def test_the_limit_is_exact_after_inflation(narrow: Ferrule, backend: ScriptedBackend, name: str, chunked: bool) -> None:
+def test_the_limit_is_exact_after_inflation(
+    narrow: Ferrule, backend: ScriptedBackend, name: str, chunked: bool
+) -> None:
     coding, squeeze = CODINGS[name]
     for size, status in ((MB, 200), (MB + 1, 413)):
         data = squeeze(sized(size))
-        head = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-encoding: %b\r\n" % coding.encode()
+        head = (
+            b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-encoding: "
+            b"%b\r\n" % coding.encode()
+        )
         if chunked:
-            sent = head + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
+            sent = head + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (
+                len(data),
+                data,
+            )
         else:
             sent = head + b"content-length: %d\r\n\r\n%b" % (len(data), data)
         answer = narrow.client.raw(sent)
@@ -119,7 +140,11 @@ def test_the_limit_is_exact_after_inflation(narrow: Ferrule, backend: ScriptedBa
     ids=["cut", "tail", "plain", "empty", "other", "twice", "br", "zstd"],
 )
 def test_a_coding_that_is_wrong(narrow: Ferrule, coding: str, data: bytes, status: int) -> None:
-    assert_error(narrow.client.post("/v1/messages", data, {"content-encoding": coding}), status, "invalid_request_error")
+    assert_error(
+        narrow.client.post("/v1/messages", data, {"content-encoding": coding}),
+        status,
+        "invalid_request_error",
+    )
 
 
 @pytest.mark.parametrize("squeeze", [gzip.compress, zlib.compress])
@@ -130,7 +155,12 @@ def test_bombs_cost_nothing(narrow: Ferrule, squeeze: Callable[[bytes], bytes]) 
     before = narrow.memory_kb()
     coding = "gzip" if squeeze is gzip.compress else "deflate"
     with ThreadPoolExecutor(20) as threads:
-        answers = list(threads.map(lambda _: narrow.client.post("/v1/messages", bomb, {"content-encoding": coding}), range(20)))
+        answers = list(
+            threads.map(
+                lambda _: narrow.client.post("/v1/messages", bomb, {"content-encoding": coding}),
+                range(20),
+            )
+        )
     assert {answer.status for answer in answers} == {413}
     assert narrow.memory_kb() - before < 20_000
 
@@ -166,7 +196,11 @@ WRONG_KEYS: dict[str, dict[str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def keyed(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend, tmp_path_factory: pytest.TempPathFactory) -> Ferrule:
+def keyed(
+    new_proxy: Callable[..., Ferrule],
+    shared_backend: ScriptedBackend,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Ferrule:
     keys = write_keys(tmp_path_factory.mktemp("keys"), key_entry("good"))
     return new_proxy(config_for(shared_backend.url, auth={"keys_file": keys}))
 
@@ -174,7 +208,9 @@ def keyed(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend, tm
 @pytest.mark.parametrize("name", WRONG_KEYS)
 def test_no_route_opens_to_a_wrong_key(keyed: Ferrule, backend: ScriptedBackend, name: str) -> None:
     for method, path in ROUTES:
-        answer = keyed.client.request(method, path, json.dumps(REQ()).encode() if method == "POST" else None, WRONG_KEYS[name])
+        answer = keyed.client.request(
+            method, path, json.dumps(REQ()).encode() if method == "POST" else None, WRONG_KEYS[name]
+        )
         if name.startswith("64-kb"):  # the HTTP parser's own refusal
             assert answer.status in (400, 431), (path, answer.status)
             assert answer.json()["type"] == "error"
@@ -186,5 +222,7 @@ def test_no_route_opens_to_a_wrong_key(keyed: Ferrule, backend: ScriptedBackend,
 
 
 def test_health_and_root_stay_open(keyed: Ferrule) -> None:
-    assert [keyed.admin_get(path).status for path in ("/livez", "/readyz", "/metrics", "/status")] == [200] * 4
+    assert [
+        keyed.admin_get(path).status for path in ("/livez", "/readyz", "/metrics", "/status")
+    ] == [200] * 4
     assert [keyed.client.request(method, "/").status for method in ("GET", "HEAD")] == [200, 200]

@@ -23,13 +23,19 @@ WIDE = {"slots": 1000, "max_inflight": 1000}
 async def running(clients: Crowd, count: int, tokens: int) -> list[asyncio.Task[object]]:
     """Starts streams and waits until all have begun."""
     live = [asyncio.create_task(clients.stream(f"live-{n}", tokens)) for n in range(count)]
-    await until(lambda: len(clients.turns) >= count and all(turn.moments for turn in clients.turns), 10, "all streams to run")
+    await until(
+        lambda: len(clients.turns) >= count and all(turn.moments for turn in clients.turns),
+        10,
+        "all streams to run",
+    )
     return live  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_sigterm_with_200_live_streams(steady_sim: Sim, tmp_path: Path, workers: int) -> None:
-    with Ferrule(config_for(steady_sim.url, pool=WIDE, workers=workers, drain_grace_s=20), tmp_path) as proxy:
+    with Ferrule(
+        config_for(steady_sim.url, pool=WIDE, workers=workers, drain_grace_s=20), tmp_path
+    ) as proxy:
         async with crowd(proxy) as clients:
             live = await running(clients, LIVE_STREAMS, 80)
             proxy.signal(signal.SIGTERM)
@@ -45,8 +51,11 @@ async def test_sigterm_with_200_live_streams(steady_sim: Sim, tmp_path: Path, wo
 
 
 @pytest.mark.parametrize("by", ["signal", "change"])
-async def test_reload_touches_no_stream(steady_sim: Sim, new_backend: Callable[..., ScriptedBackend], tmp_path: Path, by: str) -> None:
-    """Other backends, other keys, other bounds, twice; the key and the backend of the running streams are gone."""
+async def test_reload_touches_no_stream(
+    steady_sim: Sim, new_backend: Callable[..., ScriptedBackend], tmp_path: Path, by: str
+) -> None:
+    """Other backends, other keys, other bounds, twice; the key and the backend of the running
+    streams are gone."""
     other = new_backend()
     keys = write_keys(tmp_path, key_entry("old"))
 
@@ -62,23 +71,39 @@ async def test_reload_touches_no_stream(steady_sim: Sim, new_backend: Callable[.
             if by == "signal":
                 proxy.signal(signal.SIGHUP)
             await until(lambda: proxy.ask(headers=bearer("new")).status == 200, 4, "the new key")
-            await until(lambda: proxy.ask(headers=bearer("old")).status == 401, 4, "the old key's end in every worker")
+            await until(
+                lambda: proxy.ask(headers=bearer("old")).status == 401,
+                4,
+                "the old key's end in every worker",
+            )
             proxy.write_config({"pools": {}})
             proxy.signal(signal.SIGHUP)
             await until(lambda: "pools" in proxy.log(), 4, "the refusal of a bad file")
-            assert {turn.status for turn in await asyncio.gather(*(clients.ask(headers=bearer("new")) for _ in range(8)))} == {200}
+            assert {
+                turn.status
+                for turn in await asyncio.gather(
+                    *(clients.ask(headers=bearer("new")) for _ in range(8))
+                )
+            } == {200}
             await asyncio.gather(*live)
             assert bad(clients.turns[:100]) == []
-        await until(lambda: proxy.metric("backend_healthy") == 1, 5, "the drained backend to be forgotten")
+        await until(
+            lambda: proxy.metric("backend_healthy") == 1, 5, "the drained backend to be forgotten"
+        )
 
 
 async def test_a_killed_worker_is_replaced_under_load(steady_sim: Sim, tmp_path: Path) -> None:
     """Its own streams end; the others', the counts and the concurrency slots do not suffer."""
     keys = write_keys(tmp_path, key_entry("four", concurrency=4), key_entry("free"))
-    with Ferrule(config_for(steady_sim.url, pool=WIDE, workers=2, auth={"keys_file": keys}), tmp_path) as proxy:
+    with Ferrule(
+        config_for(steady_sim.url, pool=WIDE, workers=2, auth={"keys_file": keys}), tmp_path
+    ) as proxy:
         async with crowd(proxy) as clients:
             clients.http.headers.update(bearer("free"))
-            four = [asyncio.create_task(clients.stream(f"four-{n}", 80, headers=bearer("four"))) for n in range(4)]
+            four = [
+                asyncio.create_task(clients.stream(f"four-{n}", 80, headers=bearer("four")))
+                for n in range(4)
+            ]
             live = await running(clients, 60, 80)
             assert (await clients.ask(headers=bearer("four"))).status == 429
             before = await asyncio.to_thread(counted, proxy)
@@ -92,8 +117,13 @@ async def test_a_killed_worker_is_replaced_under_load(steady_sim: Sim, tmp_path:
             await asyncio.gather(*four, *live)
             ended = [turn for turn in clients.turns if turn.failure is not None]
             assert len(ended) == victim["streams_active"]
-            assert bad(turn for turn in clients.turns if turn.status == 200 and turn.failure is None) == []
-            refilled = await asyncio.gather(*(clients.stream(f"again-{n}", 10, headers=bearer("four")) for n in range(12)))
+            assert (
+                bad(turn for turn in clients.turns if turn.status == 200 and turn.failure is None)
+                == []
+            )
+            refilled = await asyncio.gather(
+                *(clients.stream(f"again-{n}", 10, headers=bearer("four")) for n in range(12))
+            )
             assert sorted(turn.status for turn in refilled) == [200] * 4 + [429] * 8
         await until(lambda: counted(proxy)["requests"] > before["requests"], 5, "counts that go on")
         proxy.wait_for_metric("streams_active", 0)
@@ -101,7 +131,11 @@ async def test_a_killed_worker_is_replaced_under_load(steady_sim: Sim, tmp_path:
 
 
 def counted(proxy: Ferrule) -> dict[str, float]:
-    return {"requests": proxy.metric("requests_total"), "tokens": proxy.metric("tokens_total"), "ends": proxy.metric("stream_end_total")}
+    return {
+        "requests": proxy.metric("requests_total"),
+        "tokens": proxy.metric("tokens_total"),
+        "ends": proxy.metric("stream_end_total"),
+    }
 
 
 def pids(proxy: Ferrule) -> set[int]:
@@ -115,8 +149,16 @@ async def test_a_worker_that_dies_again_and_again(steady_sim: Sim, tmp_path: Pat
         for n in range(2):
             for worker in await asyncio.to_thread(pids, proxy):
                 os.kill(worker, signal.SIGKILL)
-            await until(lambda: len(pids(proxy)) == 2 and proxy.readyz() == 200, 15, "two new workers")
-            assert proxy.ask(headers={SESSION: str(n)}, messages=[{"role": "user", "content": "[[tokens:1]]"}]).status == 200
+            await until(
+                lambda: len(pids(proxy)) == 2 and proxy.readyz() == 200, 15, "two new workers"
+            )
+            assert (
+                proxy.ask(
+                    headers={SESSION: str(n)},
+                    messages=[{"role": "user", "content": "[[tokens:1]]"}],
+                ).status
+                == 200
+            )
             now = await asyncio.to_thread(proxy.metric, "requests_total")
             assert now == before + 1
             before = now

@@ -1,4 +1,5 @@
-"""Framing that two readers could understand differently, from clients and from backends: refused or made plain, never passed on."""
+"""Framing that two readers could understand differently, from clients and from backends: refused or
+made plain, never passed on."""
 
 from __future__ import annotations
 
@@ -61,16 +62,22 @@ MADE_PLAIN = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_from_clients_what_is_ambiguous_is_refused(proxy: Ferrule, backend: ScriptedBackend, name: str) -> None:
+def test_from_clients_what_is_ambiguous_is_refused(
+    proxy: Ferrule, backend: ScriptedBackend, name: str
+) -> None:
     answer = proxy.client.raw(HEAD + REFUSED[name] + SMUGGLED)
-    assert b"smuggled" not in b"".join(seen.body for seen in backend.requests), "a second request is read out of the first"
+    assert b"smuggled" not in b"".join(seen.body for seen in backend.requests), (
+        "a second request is read out of the first"
+    )
     assert answer == b"" or answer.split(b" ")[1][:1] == b"4", answer[:200]
     assert answer.count(b"HTTP/1.1 ") <= 1, "and nothing is answered after a refusal"
     assert backend.requests == []
 
 
 @pytest.mark.parametrize("name", MADE_PLAIN)
-def test_from_clients_what_is_legal_is_made_plain(proxy: Ferrule, backend: ScriptedBackend, name: str) -> None:
+def test_from_clients_what_is_legal_is_made_plain(
+    proxy: Ferrule, backend: ScriptedBackend, name: str
+) -> None:
     answer = proxy.client.raw(HEAD + b"connection: close\r\n" + MADE_PLAIN[name])
     assert answer.startswith(b"HTTP/1.1 200"), answer[:200]
     (seen,) = backend.requests
@@ -113,9 +120,14 @@ BROKEN_ENDS = {
     "short-length": OK + b"content-length: 60\r\n\r\n" + EVENTS,
 }
 LEGAL = {
-    "extensions": OK + CHUNKED + CHUNK.replace(b"\r\n", b';a="b"\r\n', 1) + b"0;c\r\nx-trailer: y\r\n\r\n",
+    "extensions": OK
+    + CHUNKED
+    + CHUNK.replace(b"\r\n", b';a="b"\r\n', 1)
+    + b"0;c\r\nx-trailer: y\r\n\r\n",
     "interim": b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK + CHUNKED + CHUNK + END,
-    "equal-lengths": OK + b"content-length: %d\r\ncontent-length: %d\r\n\r\n" % (len(EVENTS), len(EVENTS)) + EVENTS,
+    "equal-lengths": OK
+    + b"content-length: %d\r\ncontent-length: %d\r\n\r\n" % (len(EVENTS), len(EVENTS))
+    + EVENTS,
 }
 
 
@@ -131,23 +143,33 @@ def kept(data: bytes) -> Reply:
 @pytest.fixture(scope="module")
 def single(new_proxy: Callable[..., Ferrule], shared_backend: ScriptedBackend) -> Ferrule:
     """Without retries, so that what a backend sends is what is judged; and short of patience."""
-    pool = {"retries": 0, "timeouts": {"first_event_s": 2, "idle_s": 2, "total_s": 4}, "health": {"interval_s": 60}}
+    pool = {
+        "retries": 0,
+        "timeouts": {"first_event_s": 2, "idle_s": 2, "total_s": 4},
+        "health": {"interval_s": 60},
+    }
     return new_proxy(config_for(shared_backend.url, pool=pool))
 
 
 @pytest.mark.parametrize("name", BROKEN_HEADS)
-def test_from_backends_what_is_ambiguous_is_an_error(single: Ferrule, backend: ScriptedBackend, name: str) -> None:
+def test_from_backends_what_is_ambiguous_is_an_error(
+    single: Ferrule, backend: ScriptedBackend, name: str
+) -> None:
     for streamed in (True, False):
         backend.play(raw(BROKEN_HEADS[name]), Canned("next"))
         answer = single.ask(stream=streamed)
         assert answer.status in (502, 504), (answer.status, answer.text)
         assert answer.json()["error"]["type"] in ("api_error", "timeout_error")
         assert "good" not in answer.text
-        assert single.message()["content"][0]["text"] == "next", "nothing of it is left on a connection"
+        assert single.message()["content"][0]["text"] == "next", (
+            "nothing of it is left on a connection"
+        )
 
 
 @pytest.mark.parametrize("name", BROKEN_ENDS)
-def test_from_backends_a_broken_end_is_an_error_event(single: Ferrule, backend: ScriptedBackend, name: str) -> None:
+def test_from_backends_a_broken_end_is_an_error_event(
+    single: Ferrule, backend: ScriptedBackend, name: str
+) -> None:
     backend.play(raw(BROKEN_ENDS[name]), Canned("next"))
     answer = single.ask(stream=True)
     if answer.status == 200:
@@ -158,7 +180,9 @@ def test_from_backends_a_broken_end_is_an_error_event(single: Ferrule, backend: 
 
 
 @pytest.mark.parametrize("name", LEGAL)
-def test_from_backends_what_is_legal_is_made_plain(single: Ferrule, backend: ScriptedBackend, name: str) -> None:
+def test_from_backends_what_is_legal_is_made_plain(
+    single: Ferrule, backend: ScriptedBackend, name: str
+) -> None:
     backend.play(raw(LEGAL[name]))
     answer = single.stream()
     assert answer.message["content"] == [{"type": "text", "text": "good"}]
@@ -177,7 +201,9 @@ SPLIT = {
 
 
 @pytest.mark.parametrize("name", SPLIT)
-def test_a_second_answer_in_the_first_is_never_told(single: Ferrule, backend: ScriptedBackend, name: str) -> None:
+def test_a_second_answer_in_the_first_is_never_told(
+    single: Ferrule, backend: ScriptedBackend, name: str
+) -> None:
     for streamed in (True, False):
         backend.play(kept(SPLIT[name]), Canned("next"))
         assert b"poisoned" not in single.ask(stream=streamed).content

@@ -1,4 +1,5 @@
-"""One session, one backend: whatever the route, the form of the answer, the worker or the replica."""
+"""One session, one backend: whatever the route, the form of the answer, the worker or the
+replica."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ BackendPool = tuple[list[Ferrule], list[ScriptedBackend]]
 
 
 @pytest.fixture(scope="module")
-def replicas(new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]) -> BackendPool:
+def replicas(
+    new_backend: Callable[..., ScriptedBackend], new_proxy: Callable[..., Ferrule]
+) -> BackendPool:
     """Two replicas with two workers each, over the same four backends."""
     backends = [new_backend() for _ in range(4)]
     config = config_for(*(backend.url for backend in backends), pool=WIDE, workers=2)
@@ -52,10 +55,17 @@ def test_one_session_one_backend(replicas: BackendPool, keyed: Callable[[int], A
         for backend in backends:
             backend.reset()
         with ThreadPoolExecutor(12) as threads:
-            asked = [threads.submit(ask, proxy, headers, messages, chat) for proxy in proxies for _ in range(ROUNDS)]
+            asked = [
+                threads.submit(ask, proxy, headers, messages, chat)
+                for proxy in proxies
+                for _ in range(ROUNDS)
+            ]
             assert [done.result() for done in asked] == [[200] * 5] * len(asked)
         served = [len(backend.requests) for backend in backends]
-        counted = [len([seen for seen in backend.others if seen.target == "/tokenize"]) for backend in backends]
+        counted = [
+            len([seen for seen in backend.others if seen.target == "/tokenize"])
+            for backend in backends
+        ]
         assert sorted(served) == [0, 0, 0, 4 * ROUNDS * 2]
         assert sorted(counted) == [0, 0, 0, ROUNDS * 2]
         assert served.index(max(served)) == counted.index(max(counted))
@@ -63,7 +73,9 @@ def test_one_session_one_backend(replicas: BackendPool, keyed: Callable[[int], A
     assert len(homes) >= 3, "sessions are spread"
 
 
-def ask(proxy: Ferrule, headers: Mapping[str, str], messages: dict[str, Any], chat: dict[str, Any]) -> list[int]:
+def ask(
+    proxy: Ferrule, headers: Mapping[str, str], messages: dict[str, Any], chat: dict[str, Any]
+) -> list[int]:
     """Every request on a connection of its own, so that it may come to either worker."""
     return [
         proxy.ask(headers=headers, **messages).status,

@@ -1,4 +1,5 @@
-"""The simulation of `bench/affinity.py`, shortened: what routing by session is worth has bars, and they are reached."""
+"""The simulation of `bench/affinity.py`, shortened: what routing by session is worth has bars, and
+they are reached."""
 
 import xml.etree.ElementTree as ET
 
@@ -36,5 +37,9 @@ def test_the_same_seed_gives_the_same_scores() -> None:
 
 
 def test_the_chart_has_a_row_for_each_policy(results: Results) -> None:
-    texts = [element.text for element in ET.fromstring(chart(results.even)).iter() if element.tag.endswith("text")]
+    texts = [
+        element.text
+        for element in ET.fromstring(chart(results.even)).iter()
+        if element.tag.endswith("text")
+    ]
     assert {score.policy for score in results.even} <= set(texts)

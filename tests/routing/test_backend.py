@@ -6,7 +6,9 @@ from ferrule.routing.backend import canonical_url, name_of
 
 
 def test_a_name_is_short_stable_and_not_the_address() -> None:
-    assert name_of("rocm", "http://10.0.0.11:8000", ()) == name_of("rocm", "http://10.0.0.11:8000/", ())
+    assert name_of("rocm", "http://10.0.0.11:8000", ()) == name_of(
+        "rocm", "http://10.0.0.11:8000/", ()
+    )
     name = name_of("rocm", "http://10.0.0.11:8000", ())
     assert name.startswith("rocm-")
     assert len(name) == len("rocm-") + 6

@@ -21,12 +21,16 @@ def make(count: int = 3, **settings: int) -> Balancer:
     return pool
 
 
-def at(pool: Balancer, key: bytes | None, now: float = 0.0, tried: frozenset[str] = NONE) -> tuple[str, str] | None:
+def at(
+    pool: Balancer, key: bytes | None, now: float = 0.0, tried: frozenset[str] = NONE
+) -> tuple[str, str] | None:
     choice = pool.choose(key, tried, now)
     return None if choice is None else (choice.backend.name, choice.branch)
 
 
-def begin(pool: Balancer, key: bytes | None, now: float = 0.0, tried: frozenset[str] = NONE) -> Attempt:
+def begin(
+    pool: Balancer, key: bytes | None, now: float = 0.0, tried: frozenset[str] = NONE
+) -> Attempt:
     choice = pool.choose(key, tried, now)
     assert choice is not None
     return pool.start(choice, key, now)
@@ -62,7 +66,9 @@ def test_removing_a_backend_moves_exactly_its_sessions() -> None:
     gone = pool.backends[3].name
     pool.update([BackendSpec(url) for url in urls(8) if url != pool.backends[3].url], 1.0)
     after = homes(pool, 5000)
-    assert {key for key in before if before[key] != after[key]} == {key for key in before if before[key] == gone}
+    assert {key for key in before if before[key] != after[key]} == {
+        key for key in before if before[key] == gone
+    }
 
 
 def test_adding_a_backend_moves_a_ninth_and_all_of_it_there() -> None:
@@ -117,7 +123,9 @@ def test_l07_without_a_key_load_decides_and_nobody_shares_a_home() -> None:
 
 
 def test_workers_part_on_keyless_ties() -> None:
-    first = {choice[0] for seed in range(20) if (choice := at(make(4, seed=seed), None)) is not None}
+    first = {
+        choice[0] for seed in range(20) if (choice := at(make(4, seed=seed), None)) is not None
+    }
     assert len(first) > 1
 
 
@@ -128,7 +136,11 @@ def test_l03_past_the_bound_a_session_spills_and_stays_until_idle() -> None:
     pool = make(4, slots=2)
     home = pool.backends[0]
     key = key_at(pool, home)
-    crowd = [begin(pool, b"session-%d" % number) for number in range(200) if at(pool, b"session-%d" % number) == (home.name, "home")]
+    crowd = [
+        begin(pool, b"session-%d" % number)
+        for number in range(200)
+        if at(pool, b"session-%d" % number) == (home.name, "home")
+    ]
     assert home.inflight == 3  # two slots; the third found both taken, not passed
     spilled = begin(pool, key)
     assert spilled.backend is not home
@@ -194,7 +206,9 @@ def test_i05_clients_that_leave_move_no_breaker() -> None:
         if number % 2:
             pool.record_success(attempt)
         pool.end(attempt, Verdict.CLIENT_GONE, float(number))
-    assert {(b.breaker, b.healthy, b.inflight) for b in pool.status(20.0).backends} == {("closed", True, 0)}
+    assert {(b.breaker, b.healthy, b.inflight) for b in pool.status(20.0).backends} == {
+        ("closed", True, 0)
+    }
 
 
 def test_j11_fifty_requests_that_fail_at_once_are_one_ejection() -> None:
@@ -221,7 +235,9 @@ def test_a_trial_is_single_and_its_first_event_readmits() -> None:
     assert second[0] != backend.name
     pool.record_success(trial)
     assert at(pool, key, 1.0) == (backend.name, "home")
-    pool.end(trial, Verdict.BROKEN, 2.0)  # that stream's end is not held against the backend it readmitted
+    pool.end(
+        trial, Verdict.BROKEN, 2.0
+    )  # that stream's end is not held against the backend it readmitted
     assert at(pool, key, 2.0) == (backend.name, "home")
 
 
@@ -249,7 +265,9 @@ def test_a_trial_that_fails_doubles_the_back_off() -> None:
 def test_at_most_half_a_pool_is_ejected_by_passive_signs(members: int, out: int) -> None:
     pool = make(members)
     for backend in pool.backends:
-        choice = pool.choose(None, frozenset(b.name for b in pool.backends if b is not backend), 0.0)
+        choice = pool.choose(
+            None, frozenset(b.name for b in pool.backends if b is not backend), 0.0
+        )
         assert choice is not None
         pool.end(pool.start(choice, None, 0.0), Verdict.CONNECT_ERROR, 0.0)
     assert sum(not b.healthy for b in pool.status(0.0).backends) == out

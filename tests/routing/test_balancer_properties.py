@@ -20,7 +20,9 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(numbers=st.sets(st.integers(0, 6)), weight=st.sampled_from([1.0, 2.0]))
     def update(self, numbers: set[int], weight: float) -> None:
-        self.pool.update([BackendSpec(f"http://h{number}:1", weight) for number in numbers], self.now)
+        self.pool.update(
+            [BackendSpec(f"http://h{number}:1", weight) for number in numbers], self.now
+        )
 
     @rule(key=st.none() | st.sampled_from([b"a", b"b", b"c"]), data=st.data())
     def request(self, key: bytes | None, data: st.DataObject) -> None:
@@ -30,7 +32,10 @@ class PoolMachine(RuleBasedStateMachine):
         able = [
             b
             for b in self.pool.backends
-            if not b.is_draining and b.health.is_usable(self.now) and b.inflight < MAX_INFLIGHT and b.name not in tried
+            if not b.is_draining
+            and b.health.is_usable(self.now)
+            and b.inflight < MAX_INFLIGHT
+            and b.name not in tried
         ]
         assert (choice is None) == (not able)
         if choice is None:
@@ -68,7 +73,11 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def at_most_half_is_ejected_by_passive_signs(self) -> None:
         members = [b for b in self.pool.backends if not b.is_draining]
-        out = [b for b in members if b.health.is_up is not False and b.health.breaker is not BreakerState.CLOSED]
+        out = [
+            b
+            for b in members
+            if b.health.is_up is not False and b.health.breaker is not BreakerState.CLOSED
+        ]
         assert len(out) <= len(members) // 2
 
     @invariant()

@@ -23,7 +23,9 @@ def fail(subject: Health, verdict: Verdict, now: float) -> bool:
 
 def probe(subject: Health, results: str, now: float = 0.0) -> None:
     for mark in results:
-        subject.end_probe({"+": ProbeStatus.OK, "-": ProbeStatus.FAILED, "b": ProbeStatus.BUSY}[mark], now, 1.0)
+        subject.end_probe(
+            {"+": ProbeStatus.OK, "-": ProbeStatus.FAILED, "b": ProbeStatus.BUSY}[mark], now, 1.0
+        )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,9 @@ def test_j13_a_busy_probe_is_not_repeated_before_retry_after() -> None:
     assert subject.is_up
     assert subject.is_usable(10.0)
     assert not subject.start_probe(16.9)
-    assert fail(subject, Verdict.CONNECT_ERROR, 11.0)  # which otherwise brings the next probe forward
+    assert fail(
+        subject, Verdict.CONNECT_ERROR, 11.0
+    )  # which otherwise brings the next probe forward
     assert not subject.start_probe(16.9)
     assert subject.start_probe(17.0)
 
@@ -134,7 +138,9 @@ def test_a_success_starts_the_count_again() -> None:
     assert subject.breaker is BreakerState.CLOSED
 
 
-@pytest.mark.parametrize("verdict", [Verdict.NEUTRAL, Verdict.CLIENT_GONE, Verdict.BUSY, Verdict.OK])
+@pytest.mark.parametrize(
+    "verdict", [Verdict.NEUTRAL, Verdict.CLIENT_GONE, Verdict.BUSY, Verdict.OK]
+)
 def test_i05_j09_what_is_not_the_backends_fault_never_moves_the_breaker(verdict: Verdict) -> None:
     subject = health()
     assert not any(fail(subject, verdict, 0.0) for _ in range(20))

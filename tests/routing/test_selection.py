@@ -12,7 +12,13 @@ NONE: frozenset[str] = frozenset()
 
 def backends(*inflight: int, weights: tuple[float, ...] = ()) -> list[Backend]:
     return [
-        Backend(name, f"http://{name}", weights[i] if weights else 1.0, Health(name, HealthPolicy()), inflight=inflight[i])
+        Backend(
+            name,
+            f"http://{name}",
+            weights[i] if weights else 1.0,
+            Health(name, HealthPolicy()),
+            inflight=inflight[i],
+        )
         for i, name in enumerate("abcdefgh"[: len(inflight)])
     ]
 
@@ -35,7 +41,9 @@ def backends(*inflight: int, weights: tuple[float, ...] = ()) -> list[Backend]:
         pytest.param((0, 9, 8), "", "a", "c", "failover", id="all-untried-are-past-the-bound"),
     ],
 )
-def test_session_branches(inflight: tuple[int, ...], unusable: str, tried: str, chosen: str, branch: str) -> None:
+def test_session_branches(
+    inflight: tuple[int, ...], unusable: str, tried: str, chosen: str, branch: str
+) -> None:
     order = backends(*inflight)
     for backend in order:
         backend.is_usable = backend.name not in unusable
@@ -86,7 +94,13 @@ def test_the_mean_is_shared_by_weight() -> None:
     ("inflight", "weights", "chosen"),
     [((3, 1, 2), (), "b"), ((2, 1, 1), (), "b"), ((2, 2), (1.0, 4.0), "b"), ((0, 0, 0), (), "a")],
 )
-def test_keyless_takes_the_least_loaded_for_its_weight(inflight: tuple[int, ...], weights: tuple[float, ...], chosen: str) -> None:
+def test_keyless_takes_the_least_loaded_for_its_weight(
+    inflight: tuple[int, ...], weights: tuple[float, ...], chosen: str
+) -> None:
     choice = keyless(backends(*inflight, weights=weights), NONE, LIMITS)
     assert choice is not None
-    assert (choice.backend.name, choice.branch, AFFINITY[choice.branch]) == (chosen, "keyless", "none")
+    assert (choice.backend.name, choice.branch, AFFINITY[choice.branch]) == (
+        chosen,
+        "keyless",
+        "none",
+    )

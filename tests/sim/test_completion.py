@@ -1,4 +1,5 @@
-"""The simulated model's answers: deterministic, cut where they must be, cached when a session returns."""
+"""The simulated model's answers: deterministic, cut where they must be, cached when a session
+returns."""
 
 from __future__ import annotations
 
@@ -8,17 +9,37 @@ from typing import Any
 import msgspec
 import pytest
 
-from ferrule.sim.completion import NATURAL_LENGTH_TOKENS, ChatRequest, Completion, PrefixCache, SimSettings, compose, sample
+from ferrule.sim.completion import (
+    NATURAL_LENGTH_TOKENS,
+    ChatRequest,
+    Completion,
+    PrefixCache,
+    SimSettings,
+    compose,
+    sample,
+)
 
 TOOLS = [
-    {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}},
+    {
+        "type": "function",
+        "function": {
+            "name": "look",
+            "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
+        },
+    },
     {"type": "function", "function": {"name": "wait"}},
 ]
 
 
-def answer(content: str = "hi", max_tokens: int = 1000, settings: SimSettings | None = None, **members: Any) -> Completion:
+def answer(
+    content: str = "hi", max_tokens: int = 1000, settings: SimSettings | None = None, **members: Any
+) -> Completion:
     body = {"model": "sim", "messages": [{"role": "user", "content": content}], **members}
-    return compose(msgspec.json.decode(json.dumps(body), type=ChatRequest), settings or SimSettings(), max_tokens)
+    return compose(
+        msgspec.json.decode(json.dumps(body), type=ChatRequest),
+        settings or SimSettings(),
+        max_tokens,
+    )
 
 
 def told(given: Completion, kind: str) -> str:
@@ -84,7 +105,9 @@ def test_a_stop_string_cuts_and_is_named() -> None:
         ({"tool_choice": {"type": "function", "function": {"name": "wait"}}}, ["wait"], "stop"),
     ],
 )
-def test_tools_are_called_when_asked_for(members: dict[str, Any], calls: list[str], finish: str) -> None:
+def test_tools_are_called_when_asked_for(
+    members: dict[str, Any], calls: list[str], finish: str
+) -> None:
     given = answer(tools=TOOLS, **members)
     assert [delta.text for delta in given.deltas if delta.kind == "call"] == calls
     assert given.finish_reason == finish
@@ -111,8 +134,16 @@ SCHEMA = {
 
 
 def test_a_sample_conforms_to_its_schema() -> None:
-    assert sample(SCHEMA, SCHEMA) == {"name": "sample", "count": 3, "kind": "b", "tags": ["t"], "maybe": True}
-    given = answer(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}})
+    assert sample(SCHEMA, SCHEMA) == {
+        "name": "sample",
+        "count": 3,
+        "kind": "b",
+        "tags": ["t"],
+        "maybe": True,
+    }
+    given = answer(
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    )
     assert json.loads(told(given, "content")) == sample(SCHEMA, SCHEMA)
 
 

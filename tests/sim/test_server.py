@@ -1,4 +1,5 @@
-"""The simulated vLLM on the wire: its chunks, its refusals word for word, its faults by name, its end."""
+"""The simulated vLLM on the wire: its chunks, its refusals word for word, its faults by name, its
+end."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ async def start() -> AsyncIterator[Sim]:
     opened: list[Any] = []
 
     async def begin(**settings: Any) -> aiohttp.ClientSession:
-        runner, url = await listen(SimSettings(**{"port": 0, "tokens_per_second": 0, "ttft_ms": 0, **settings}))
+        runner, url = await listen(
+            SimSettings(**{"port": 0, "tokens_per_second": 0, "ttft_ms": 0, **settings})
+        )
         client = aiohttp.ClientSession(url)
         opened.append((runner, client))
         return client
@@ -36,18 +39,28 @@ async def start() -> AsyncIterator[Sim]:
 
 
 def body(content: str = "hi", **members: Any) -> dict[str, Any]:
-    value = {"model": "sim", "stream": True, "messages": [{"role": "user", "content": content}], **members}
+    value = {
+        "model": "sim",
+        "stream": True,
+        "messages": [{"role": "user", "content": content}],
+        **members,
+    }
     return {key: member for key, member in value.items() if member is not None}
 
 
-async def ask(client: aiohttp.ClientSession, content: str = "hi", **members: Any) -> tuple[int, bytes]:
+async def ask(
+    client: aiohttp.ClientSession, content: str = "hi", **members: Any
+) -> tuple[int, bytes]:
     async with client.post("/v1/chat/completions", json=body(content, **members)) as answer:
         return answer.status, await answer.read()
 
 
 def frames(raw: bytes) -> list[Any]:
     lines = raw.decode().removesuffix("\n\n").split("\n\n")
-    return [json.loads(line.removeprefix("data: ")) if line != "data: [DONE]" else "DONE" for line in lines]
+    return [
+        json.loads(line.removeprefix("data: ")) if line != "data: [DONE]" else "DONE"
+        for line in lines
+    ]
 
 
 async def test_a_stream(start: Sim) -> None:
@@ -59,14 +72,19 @@ async def test_a_stream(start: Sim) -> None:
     assert told[-1] == "DONE"
     assert told[-2]["choices"] == []
     assert told[-2]["usage"]["completion_tokens"] == len(told) - 4
-    assert (told[-3]["choices"][0]["finish_reason"], told[-3]["choices"][0]["delta"]) == ("stop", {})
+    assert (told[-3]["choices"][0]["finish_reason"], told[-3]["choices"][0]["delta"]) == (
+        "stop",
+        {},
+    )
 
 
 async def test_streamed_and_whole_say_the_same(start: Sim) -> None:
     client = await start()
     _, raw = await ask(client)
     _, reply = await ask(client, stream=None)
-    streamed = "".join(frame["choices"][0]["delta"].get("content", "") for frame in frames(raw)[:-1])
+    streamed = "".join(
+        frame["choices"][0]["delta"].get("content", "") for frame in frames(raw)[:-1]
+    )
     assert json.loads(reply)["choices"][0]["message"]["content"] == streamed
     assert "usage" not in frames(raw)[-2]
 
@@ -75,7 +93,9 @@ async def test_tokenize_counts_what_is_billed(start: Sim) -> None:
     client = await start()
     tools = [{"type": "function", "function": {"name": "F"}}]
     _, reply = await ask(client, stream=None, tools=tools)
-    async with client.post("/tokenize", json={"messages": body()["messages"], "tools": tools}) as answer:
+    async with client.post(
+        "/tokenize", json={"messages": body()["messages"], "tools": tools}
+    ) as answer:
         assert (await answer.json())["count"] == json.loads(reply)["usage"]["prompt_tokens"]
 
 
@@ -92,24 +112,43 @@ async def test_probes(start: Sim) -> None:
 REFUSALS: list[tuple[dict[str, Any], int, str]] = [
     ({"model": "nope"}, 404, "The model `nope` does not exist. Valid aliases: sim."),
     ({"tools": []}, 400, "`tools` must not be an empty array."),
-    ({"stream": False, "stream_options": {}}, 400, "Stream options can only be defined when `stream=True`."),
+    (
+        {"stream": False, "stream_options": {}},
+        400,
+        "Stream options can only be defined when `stream=True`.",
+    ),
     ({"messages": []}, 400, "Cannot apply chat template to an empty conversation."),
     ({"max_tokens": 4097}, 400, "max_tokens=4097 cannot be greater than max_model_len=4096."),
     (
         {"content": "x" * 20_000},
         400,
-        "This model's maximum context length is 4096 tokens. However, your prompt contains at least 4097 input",
+        "This model's maximum context length is 4096 tokens. However, your prompt contains at "
+        "least 4097 input",
     ),
     ({"temperature": -1.0}, 400, "temperature must be non-negative, got -1.0."),
     ({"top_p": 5.0}, 400, "top_p must be in (0, 1], got 5.0."),
     ({"thinking_token_budget": 5}, 400, "reasoning"),
-    ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, 400, "does not match any of the specified `tools`"),
+    (
+        {"tool_choice": {"type": "function", "function": {"name": "x"}}},
+        400,
+        "does not match any of the specified `tools`",
+    ),
     ({"max_tokens": "many"}, 400, "1 validation error"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400, "sim is not a multimodal model"),
+    (
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+            ]
+        },
+        400,
+        "sim is not a multimodal model",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("members", "status", "words"), REFUSALS, ids=[words[:30] for *_, words in REFUSALS])
+@pytest.mark.parametrize(
+    ("members", "status", "words"), REFUSALS, ids=[words[:30] for *_, words in REFUSALS]
+)
 async def test_refusals(start: Sim, members: dict[str, Any], status: int, words: str) -> None:
     client = await start(max_model_len=4096)
     data = json.dumps(body(**members), separators=(",", ":"))
@@ -138,7 +177,10 @@ SILENT_FAULTS = ["hang", "keepalive-only"]
 
 
 def test_every_fault_is_tried() -> None:
-    assert {name.split(":")[0] for name in CLEAN_FAULTS} | {*BREAKING_FAULTS, *SILENT_FAULTS} == set(FAULTS)
+    assert {name.split(":")[0] for name in CLEAN_FAULTS} | {
+        *BREAKING_FAULTS,
+        *SILENT_FAULTS,
+    } == set(FAULTS)
     with pytest.raises(ValueError, match="no fault"):
         parse("nonsense")
 
@@ -173,7 +215,10 @@ async def test_faults_that_say_nothing(start: Sim, name: str) -> None:
 
 async def test_a_drain_refuses_the_new_and_aborts_the_old() -> None:
     runner, url = await listen(SimSettings(port=0, tokens_per_second=20, ttft_ms=0))
-    async with aiohttp.ClientSession(url) as client, client.post("/v1/chat/completions", json=body()) as answer:
+    async with (
+        aiohttp.ClientSession(url) as client,
+        client.post("/v1/chat/completions", json=body()) as answer,
+    ):
         await answer.content.readuntil(b"\n\n")
         engine = runner.app[ENGINE]
         engine.draining = True
@@ -206,7 +251,9 @@ def test_a_wrong_fault_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> Non
         ("--max-model-len", "0", "expected a whole number from 1 on"),
     ],
 )
-def test_numbers_out_of_range_are_wrong_usage(option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_out_of_range_are_wrong_usage(
+    option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main([option, value] if value else [option])
     assert ended.value.code == 2

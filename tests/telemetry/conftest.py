@@ -11,8 +11,11 @@ import pytest
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """For modules without coroutines: its driver holds this thread's event loop as long as the module runs."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    """For modules without coroutines: its driver holds this thread's event loop as long as the
+    module runs."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs playwright: pip install playwright"
+    )
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("needs Debian's package chromium")
@@ -24,13 +27,21 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def new_page(browser: Any) -> Iterator[Callable[[], Any]]:
-    """Makes pages; whatever one complains of in its console, or asks of another host than it came from, fails the test."""
+    """Makes pages; whatever one complains of in its console, or asks of another host than it came
+    from, fails the test."""
     pages = []
 
     def make() -> Any:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.complaints, page.requested = [], []
-        page.on("console", lambda message: page.complaints.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: (
+                page.complaints.append(message.text)
+                if message.type in ("error", "warning")
+                else None
+            ),
+        )
         page.on("pageerror", lambda problem: page.complaints.append(str(problem)))
         page.on("request", lambda request: page.requested.append(request.url))
         pages.append(page)
@@ -42,4 +53,7 @@ def new_page(browser: Any) -> Iterator[Callable[[], Any]]:
     for page in pages:
         assert page.complaints == []
         own = page.requested[0].rstrip("/")
-        assert {url for url in page.requested if not url.startswith("data:")} <= {f"{own}/", f"{own}/status"}
+        assert {url for url in page.requested if not url.startswith("data:")} <= {
+            f"{own}/",
+            f"{own}/status",
+        }

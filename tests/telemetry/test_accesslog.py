@@ -20,8 +20,19 @@ class Terminal(io.StringIO):
 def record() -> RequestRecord:
     made = RequestRecord("req_1", "messages", 100.0)
     made.at = 1_700_000_000.25
-    made.status, made.model, made.backend, made.branch, made.tenant = 200, "m", "p-1", "home", "team"
-    made.input_tokens, made.output_tokens, made.has_outcome, made.stop_reason = 7, 3, True, "end_turn"
+    made.status, made.model, made.backend, made.branch, made.tenant = (
+        200,
+        "m",
+        "p-1",
+        "home",
+        "team",
+    )
+    made.input_tokens, made.output_tokens, made.has_outcome, made.stop_reason = (
+        7,
+        3,
+        True,
+        "end_turn",
+    )
     made.first_event_at, made.ended_at = 100.5, 102.0
     return made
 
@@ -33,8 +44,18 @@ def test_for_machines() -> None:
     assert first == second
     line = json.loads(first)
     assert line["time"] == "2023-11-14T22:13:20.250Z"
-    assert (line["status"], line["tenant"], line["duration_s"], line["first_event_s"]) == (200, "team", 2.0, 0.5)
-    assert (line["input_tokens"], line["stop_reason"], line["dropped"], line["error"]) == (7, "end_turn", None, None)
+    assert (line["status"], line["tenant"], line["duration_s"], line["first_event_s"]) == (
+        200,
+        "team",
+        2.0,
+        0.5,
+    )
+    assert (line["input_tokens"], line["stop_reason"], line["dropped"], line["error"]) == (
+        7,
+        "end_turn",
+        None,
+        None,
+    )
 
 
 def test_a_request_that_came_to_nothing_has_a_line_too() -> None:
@@ -58,7 +79,9 @@ def test_a_name_cannot_make_a_second_line_or_fill_the_disk() -> None:
 def test_for_people() -> None:
     out = Terminal()
     AccessLog(out).write([record()])
-    assert re.search(r"200 messages +m → p-1 \(home\) 7\+0 in, 3 out 2\.000 s end_turn req_1\n", out.getvalue())
+    assert re.search(
+        r"200 messages +m → p-1 \(home\) 7\+0 in, 3 out 2\.000 s end_turn req_1\n", out.getvalue()
+    )
 
 
 def test_nobody_reads_it() -> None:

@@ -24,15 +24,21 @@ async def one(session: aiohttp.ClientSession, number: int) -> int:
     name = "".join(dice.choices("abcdefghijklmnopqrstuvwxyz0123456789-_/.", k=dice.randint(1, 60)))
     if number % 2:
         body = {"model": name, "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
-        async with session.post("/v1/messages", json=body, headers={"x-api-key": name.replace("/", "")}) as answer:
+        async with session.post(
+            "/v1/messages", json=body, headers={"x-api-key": name.replace("/", "")}
+        ) as answer:
             return answer.status
     async with session.request(dice.choice(["GET", "POST", "DELETE"]), f"/p{name}") as answer:
         return answer.status
 
 
 async def wave(address: str, first: int) -> set[int]:
-    async with aiohttp.ClientSession(f"http://{address}", connector=aiohttp.TCPConnector(limit=50)) as session:
-        return set(await asyncio.gather(*(one(session, number) for number in range(first, first + WAVE))))
+    async with aiohttp.ClientSession(
+        f"http://{address}", connector=aiohttp.TCPConnector(limit=50)
+    ) as session:
+        return set(
+            await asyncio.gather(*(one(session, number) for number in range(first, first + WAVE)))
+        )
 
 
 @pytest.mark.timeout(120)

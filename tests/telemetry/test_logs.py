@@ -1,4 +1,5 @@
-"""The process's own log: on standard error, at the level asked for, and silent about single connections."""
+"""The process's own log: on standard error, at the level asked for, and silent about single
+connections."""
 
 from __future__ import annotations
 

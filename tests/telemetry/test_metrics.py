@@ -5,7 +5,16 @@ from __future__ import annotations
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from ferrule.telemetry.metrics import Aggregate, Counter, Family, Gauge, Histogram, Metrics, merge, render
+from ferrule.telemetry.metrics import (
+    Aggregate,
+    Counter,
+    Family,
+    Gauge,
+    Histogram,
+    Metrics,
+    merge,
+    render,
+)
 
 
 def values(families: list[Family], name: str) -> dict[tuple[str, ...], float]:
@@ -14,7 +23,9 @@ def values(families: list[Family], name: str) -> dict[tuple[str, ...], float]:
 
 
 def test_a_counter_without_labels_begins_at_zero_and_one_with_labels_empty() -> None:
-    assert [(sample.labels, sample.value) for sample in Counter("c", "h").family().samples] == [((), 0.0)]
+    assert [(sample.labels, sample.value) for sample in Counter("c", "h").family().samples] == [
+        ((), 0.0)
+    ]
     assert Counter("c", "h", ("a",)).family().samples == []
 
 
@@ -56,7 +67,9 @@ def test_workers_are_added_up_each_kind_in_its_way() -> None:
     assert values(merged, "ferrule_backend_healthy") == {("p", "a"): 0.0}
     (wait,) = [family for family in merged if family.name == "ferrule_queue_wait_seconds"]
     assert sum(wait.samples[0].counts or []) == 2
-    assert values(one.families(), "ferrule_requests") == {("messages", "m", "200"): 1}  # merging changes nobody
+    assert values(one.families(), "ferrule_requests") == {
+        ("messages", "m", "200"): 1
+    }  # merging changes nobody
 
 
 def test_what_the_dead_counted_stays_and_their_gauges_go() -> None:
@@ -84,10 +97,20 @@ def test_the_page_is_what_prometheus_reads() -> None:
     metrics.requests.inc("messages", 'a"b\n', "200")
     metrics.first_token.observe(0.3, "m")
     metrics.first_token.observe(9999, "m")
-    read = {family.name: family for family in text_string_to_metric_families(render(metrics.families()).decode())}
+    read = {
+        family.name: family
+        for family in text_string_to_metric_families(render(metrics.families()).decode())
+    }
     (sample,) = read["ferrule_requests"].samples
-    assert (sample.name, sample.labels) == ("ferrule_requests_total", {"route": "messages", "model": 'a"b\n', "code": "200"})
-    buckets = {sample.labels["le"]: sample.value for sample in read["ferrule_time_to_first_token_seconds"].samples if "le" in sample.labels}
+    assert (sample.name, sample.labels) == (
+        "ferrule_requests_total",
+        {"route": "messages", "model": 'a"b\n', "code": "200"},
+    )
+    buckets = {
+        sample.labels["le"]: sample.value
+        for sample in read["ferrule_time_to_first_token_seconds"].samples
+        if "le" in sample.labels
+    }
     assert (buckets["0.25"], buckets["0.5"], buckets["2560.0"], buckets["+Inf"]) == (0, 1, 1, 2)
 
 

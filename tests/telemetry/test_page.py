@@ -1,6 +1,8 @@
-"""The operator's page in a real Chromium, fed by a scripted /status: what it shows, how fast, to whom and without any fault.
+"""The operator's page in a real Chromium, fed by a scripted /status: what it shows, how fast, to
+whom and without any fault.
 
-The browser's clock is ours where rates are asserted. The product's own /status is shown in test_page_live.py.
+The browser's clock is ours where rates are asserted. The product's own /status is shown in
+test_page_live.py.
 """
 
 from __future__ import annotations
@@ -15,15 +17,31 @@ from typing import Any
 
 import pytest
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="needs playwright: pip install playwright"
+)
 
 PAGE = Path(__file__).parents[2] / "python/ferrule/telemetry/page.html"
 TTFT_EDGES_S = [0.1, 0.2, 0.4, 0.8]
 
 
 def backend(name: str, **changes: Any) -> dict[str, Any]:
-    base = {"name": name, "address": f"http://10.0.0.{len(name)}:8000", "healthy": True, "state": "up", "breaker": "closed"}
-    return {**base, "inflight": 16, "slots": 64, "sessions": 40, "weight": 1.0, "draining": False, **changes}
+    base = {
+        "name": name,
+        "address": f"http://10.0.0.{len(name)}:8000",
+        "healthy": True,
+        "state": "up",
+        "breaker": "closed",
+    }
+    return {
+        **base,
+        "inflight": 16,
+        "slots": 64,
+        "sessions": 40,
+        "weight": 1.0,
+        "draining": False,
+        **changes,
+    }
 
 
 STATUS: dict[str, Any] = {
@@ -40,7 +58,15 @@ STATUS: dict[str, Any] = {
             "backends": [
                 backend("alpha"),
                 backend("bravo", inflight=64, sessions=7, weight=2.0),
-                backend("charlie", healthy=False, state="down", breaker="open", inflight=0, sessions=0, reason="connection refused"),
+                backend(
+                    "charlie",
+                    healthy=False,
+                    state="down",
+                    breaker="open",
+                    inflight=0,
+                    sessions=0,
+                    reason="connection refused",
+                ),
                 backend("delta", draining=True, state="draining", breaker="half_open", inflight=2),
                 backend("echo", healthy=False, breaker="open", inflight=0),
                 backend("foxtrot", healthy=False, state="unknown", inflight=0),
@@ -59,7 +85,13 @@ STATUS: dict[str, Any] = {
         "retries": 2,
     },
     "routing": {"home": 800, "spill": 100, "failover": 50, "keyless": 50},
-    "streams_ended": {"complete": 900, "client_gone": 40, "backend_error": 10, "timeout": 0, "drain": 0},
+    "streams_ended": {
+        "complete": 900,
+        "client_gone": 40,
+        "backend_error": 10,
+        "timeout": 0,
+        "drain": 0,
+    },
     "latency": {
         "ttft": {"edges_s": TTFT_EDGES_S, "counts": [10, 20, 5, 1, 0]},
         "per_token": {"edges_s": [0.01, 0.025], "counts": [100, 10, 0]},
@@ -68,14 +100,21 @@ STATUS: dict[str, Any] = {
 
 # What one second adds.
 GROWTH = {
-    "counters": {"requests_total": 200, "requests_failed": 10, "tokens_output": 4200, "tokens_input": 1000, "tokens_cache_read": 3000},
+    "counters": {
+        "requests_total": 200,
+        "requests_failed": 10,
+        "tokens_output": 4200,
+        "tokens_input": 1000,
+        "tokens_cache_read": 3000,
+    },
     "routing": {"home": 150, "spill": 50},
     "streams_ended": {"complete": 190, "client_gone": 10},
 }
 
 
 class Admin:
-    """An admin port that serves the page and whatever `status` is right now; with `grows`, one second more at each look."""
+    """An admin port that serves the page and whatever `status` is right now; with `grows`, one
+    second more at each look."""
 
     def __init__(self) -> None:
         self.status = copy.deepcopy(STATUS)
@@ -96,7 +135,11 @@ class Admin:
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         is_status = request.path == "/status"
-        kind, body = ("application/json", json.dumps(self.status).encode()) if is_status else ("text/html", PAGE.read_bytes())
+        kind, body = (
+            ("application/json", json.dumps(self.status).encode())
+            if is_status
+            else ("text/html", PAGE.read_bytes())
+        )
         if is_status and self.grows:
             self.grow()
         code = 200 if self.answers and request.path in ("/", "/status") else 503
@@ -160,7 +203,8 @@ def run_seconds(page: Any, count: int) -> None:
 
 
 def seen(page: Any, snapshots: int) -> None:
-    """Waits until the page has drawn that many answers; the page's own timers stand still, so nothing in it can wait."""
+    """Waits until the page has drawn that many answers; the page's own timers stand still, so
+    nothing in it can wait."""
     while page.evaluate("snapshots.length") < snapshots:
         pass
 
@@ -173,7 +217,9 @@ def test_it_shows_state_pools_and_backends(page: Any, admin: Admin) -> None:
     expect(page).to_have_title("ferrule: ready")
     expect(tile(page, "Streams")).to_have_text("48")
     expect(tile(page, "Queue")).to_have_text("3")
-    expect(page.locator('[data-pool="rocm"] caption')).to_have_text("rocm 2 of 6 healthy · list confirmed 400 ms ago · 3 in the queue")
+    expect(page.locator('[data-pool="rocm"] caption')).to_have_text(
+        "rocm 2 of 6 healthy · list confirmed 400 ms ago · 3 in the queue"
+    )
     expect(page.locator('[data-pool="cold"]')).to_contain_text("No backend is known.")
     for name, health, breaker, load in (
         ("alpha", "healthy", "closed", "16 of 64"),
@@ -185,7 +231,9 @@ def test_it_shows_state_pools_and_backends(page: Any, admin: Admin) -> None:
     ):
         for text in (health, breaker, load):
             expect(row(page, name)).to_contain_text(text)
-    expect(row(page, "charlie").locator('[data-name="Health"] .soft')).to_have_text("connection refused")
+    expect(row(page, "charlie").locator('[data-name="Health"] .soft')).to_have_text(
+        "connection refused"
+    )
     expect(row(page, "bravo").locator('[data-name="Sessions"]')).to_have_text("7")
     expect(page.locator("#workers")).to_contain_text("4711")
 
@@ -199,13 +247,18 @@ def test_rates_come_from_successive_snapshots(page: Any, admin: Admin) -> None:
     expect(tile(page, "Failed (5xx)")).to_have_text("5.0 %")
     expect(tile(page, "Output tokens")).to_have_text("4.2K/s")
     expect(page.locator('[data-tile="Prompt tokens"] .note')).to_have_text("75 % from cache")
-    # 90 of 100 between 0.1 and 0.2 s: the median is 0.1 + 0.1 * 50 / 90; the 95th of 100 is half way from 0.4 to 0.8.
+    # 90 of 100 between 0.1 and 0.2 s: the median is 0.1 + 0.1 * 50 / 90; the 95th of 100 is half
+    # way from 0.4 to 0.8.
     expect(tile(page, "Time to first token")).to_have_text("156 ms")
-    expect(page.locator('[data-tile="Time to first token"] .note')).to_have_text("median; p95 600 ms")
+    expect(page.locator('[data-tile="Time to first token"] .note')).to_have_text(
+        "median; p95 600 ms"
+    )
     expect(tile(page, "Time per token")).to_have_text("–")
     expect(page.locator('#routing [data-key="spill"]')).to_contain_text("25 %")
     expect(page.locator('#ended [data-key="complete"]')).to_contain_text("95 %")
-    assert page.locator('[data-tile="Requests"] .spark').first.get_attribute("points").count(",") >= 6
+    assert (
+        page.locator('[data-tile="Requests"] .spark').first.get_attribute("points").count(",") >= 6
+    )
 
 
 def test_a_restarted_proxy_shows_no_negative_rate(page: Any, admin: Admin) -> None:
@@ -222,8 +275,12 @@ def test_a_backend_going_down_shows_within_two_seconds(page: Any, admin: Admin) 
     playwright.expect(row(page, "alpha")).to_contain_text("healthy")
     admin.backend("alpha").update(healthy=False, state="down", breaker="open")
     playwright.expect(row(page, "alpha")).to_contain_text("down", timeout=2000)
-    playwright.expect(page.locator('[data-change="rocm / alpha"]')).to_contain_text("healthy → down")
-    admin.status["pools"][0]["backends"] = [known for known in admin.status["pools"][0]["backends"] if known["name"] != "alpha"]
+    playwright.expect(page.locator('[data-change="rocm / alpha"]')).to_contain_text(
+        "healthy → down"
+    )
+    admin.status["pools"][0]["backends"] = [
+        known for known in admin.status["pools"][0]["backends"] if known["name"] != "alpha"
+    ]
     playwright.expect(row(page, "alpha")).to_have_count(0, timeout=2000)
 
 
@@ -244,9 +301,15 @@ def test_draining_and_not_ready_are_told_with_their_reason(page: Any, admin: Adm
     page.goto(admin.url)
     playwright.expect(page.locator("#state")).to_have_text("not ready")
     playwright.expect(page.locator("#about")).to_contain_text("no healthy backend")
-    admin.status.update(state="draining", reason=None, config={"ok": False, "error": "f.yaml: listne", "loaded_at": ""})
+    admin.status.update(
+        state="draining",
+        reason=None,
+        config={"ok": False, "error": "f.yaml: listne", "loaded_at": ""},
+    )
     playwright.expect(page.locator("#state")).to_have_text("draining", timeout=2000)
-    playwright.expect(page.locator("#about")).to_contain_text("the new configuration is refused: f.yaml: listne")
+    playwright.expect(page.locator("#about")).to_contain_text(
+        "the new configuration is refused: f.yaml: listne"
+    )
 
 
 def test_the_keyboard_reaches_everything(page: Any, admin: Admin) -> None:
@@ -259,10 +322,16 @@ def test_the_keyboard_reaches_everything(page: Any, admin: Admin) -> None:
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    playwright.expect(page.locator('[data-pool="rocm"] th').nth(1)).to_have_attribute("aria-sort", "ascending")
-    assert page.locator('[data-pool="rocm"] tbody tr').first.get_attribute("data-backend") == "charlie"
+    playwright.expect(page.locator('[data-pool="rocm"] th').nth(1)).to_have_attribute(
+        "aria-sort", "ascending"
+    )
+    assert (
+        page.locator('[data-pool="rocm"] tbody tr').first.get_attribute("data-backend") == "charlie"
+    )
     page.keyboard.press("Enter")
-    playwright.expect(page.locator('[data-pool="rocm"] th').nth(1)).to_have_attribute("aria-sort", "descending")
+    playwright.expect(page.locator('[data-pool="rocm"] th').nth(1)).to_have_attribute(
+        "aria-sort", "descending"
+    )
     page.keyboard.press("p")
     playwright.expect(page.locator("#pause")).to_have_attribute("aria-pressed", "true")
     admin.status["counters"]["streams_active"] = 99
@@ -290,7 +359,10 @@ def test_every_text_colour_has_contrast_enough(page: Any, admin: Admin, theme: s
     style = "getComputedStyle(document.documentElement)"
     for ink in ("ink", "soft", "good", "warn", "bad"):
         for ground in ("ground", "card"):
-            colours = [page.evaluate(f"{style}.getPropertyValue('--{name}').trim()") for name in (ink, ground)]
+            colours = [
+                page.evaluate(f"{style}.getPropertyValue('--{name}').trim()")
+                for name in (ink, ground)
+            ]
             assert contrast(*colours) >= 4.5, (theme, ink, ground)
 
 
@@ -299,7 +371,9 @@ def contrast(one: str, other: str) -> float:
 
     def luminance(colour: str) -> float:
         parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        linear = [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        ]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
     light, dark = sorted((luminance(one), luminance(other)), reverse=True)
@@ -308,7 +382,9 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("width", [320, 390, 768])
 def test_nothing_runs_off_a_narrow_screen(page: Any, admin: Admin, width: int) -> None:
-    admin.backend("alpha")["address"] = "http://vllm-deepseek-v4-flash-0.vllm.inference.svc.cluster.local:8000"
+    admin.backend("alpha")["address"] = (
+        "http://vllm-deepseek-v4-flash-0.vllm.inference.svc.cluster.local:8000"
+    )
     page.set_viewport_size({"width": width, "height": 844})
     page.goto(admin.url)
     playwright.expect(row(page, "alpha")).to_be_visible()
@@ -327,7 +403,9 @@ def test_a_proxy_without_a_worker_is_shown_as_such(page: Any, admin: Admin) -> N
     nothing = {part: {} for part in ("counters", "routing", "streams_ended", "latency")}
     page.goto(admin.url)
     playwright.expect(row(page, "alpha")).to_be_visible()
-    admin.status.update(state="not_ready", reason="no worker is running", workers=[], pools=[], **nothing)
+    admin.status.update(
+        state="not_ready", reason="no worker is running", workers=[], pools=[], **nothing
+    )
     playwright.expect(page.locator("#about")).to_contain_text("no worker is running", timeout=2000)
     playwright.expect(page.locator("[data-backend]")).to_have_count(0)
     playwright.expect(tile(page, "Streams")).to_have_text("–")

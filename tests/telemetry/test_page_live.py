@@ -1,4 +1,5 @@
-"""The operator's page as the proxy itself serves it: its own /status fills every part, and a backend that dies shows within two seconds."""
+"""The operator's page as the proxy itself serves it: its own /status fills every part, and a
+backend that dies shows within two seconds."""
 
 from __future__ import annotations
 
@@ -9,13 +10,17 @@ import pytest
 from tests.doubles.backend import ScriptedBackend
 from tests.doubles.proxy import Ferrule, config_for
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="needs playwright: pip install playwright"
+)
 
 PROBES = {"interval_s": 0.3, "timeout_s": 0.3, "fall": 1}
 
 
 def test_the_page_shows_the_proxy_as_it_is(
-    new_page: Callable[[], Any], new_proxy: Callable[..., Ferrule], new_backend: Callable[..., ScriptedBackend]
+    new_page: Callable[[], Any],
+    new_proxy: Callable[..., Ferrule],
+    new_backend: Callable[..., ScriptedBackend],
 ) -> None:
     stays, dies = new_backend(), new_backend()
     proxy = new_proxy(config_for(stays.url, dies.url, pool={"health": PROBES}, workers=2))
@@ -31,7 +36,11 @@ def test_the_page_shows_the_proxy_as_it_is(
 
     for number in range(4):
         proxy.stream(messages=[{"role": "user", "content": f"session {number}"}])
-    for name, text in (("Requests", "4 in all"), ("Output tokens", "in all"), ("Time to first token", "median")):
+    for name, text in (
+        ("Requests", "4 in all"),
+        ("Output tokens", "in all"),
+        ("Time to first token", "median"),
+    ):
         expect(page.locator(f'[data-tile="{name}"] .note')).to_contain_text(text)
     expect(page.locator('#routing [data-key="home"] .value')).to_have_text("4")
     expect(page.locator('#ended [data-key="complete"] .value')).to_have_text("4")

@@ -61,17 +61,39 @@ async def test_whoever_looks_has_it_up_to_date_and_nothing_is_posted_twice(book:
 
 COUNTS: list[tuple[dict[str, object], Callable[[Metrics], object], object]] = [
     ({}, lambda m: m.duration.buckets("messages").snapshot()[1], 3.0),
-    ({"sent_at": 100.5, "queued_s": 0.1, "connected_s": 0.1}, lambda m: round(m.overhead.buckets("request").snapshot()[1], 6), 0.3),
-    ({"sent_at": 100.1, "queued_s": 0.5}, lambda m: m.overhead.buckets("request").snapshot()[1], 0.0),
-    ({"first_event_at": 101.0, "label": "m"}, lambda m: m.first_token.buckets("m").snapshot()[1], 1.0),
+    (
+        {"sent_at": 100.5, "queued_s": 0.1, "connected_s": 0.1},
+        lambda m: round(m.overhead.buckets("request").snapshot()[1], 6),
+        0.3,
+    ),
+    (
+        {"sent_at": 100.1, "queued_s": 0.5},
+        lambda m: m.overhead.buckets("request").snapshot()[1],
+        0.0,
+    ),
+    (
+        {"first_event_at": 101.0, "label": "m"},
+        lambda m: m.first_token.buckets("m").snapshot()[1],
+        1.0,
+    ),
     ({"first_event_at": 0.0, "label": "m"}, lambda m: m.first_token.series, {}),
     ({"queued_s": 0.25}, lambda m: m.queue_wait.buckets().snapshot()[1], 0.25),
     ({"pool": "p", "branch": "home"}, lambda m: m.decisions.series, {("p", "home"): 1}),
     ({"dropped": ("top_p",)}, lambda m: m.dropped.series, {("top_p",): 1}),
-    ({"stream": True, "end_reason": "complete"}, lambda m: m.stream_ends.series, {("complete",): 1}),
+    (
+        {"stream": True, "end_reason": "complete"},
+        lambda m: m.stream_ends.series,
+        {("complete",): 1},
+    ),
     ({"stream": False, "end_reason": "client_gone"}, lambda m: m.stream_ends.series, {}),
     (
-        {"has_outcome": True, "label": "m", "input_tokens": 7, "output_tokens": 3, "cache_read_tokens": 2},
+        {
+            "has_outcome": True,
+            "label": "m",
+            "input_tokens": 7,
+            "output_tokens": 3,
+            "cache_read_tokens": 2,
+        },
         lambda m: m.tokens.series,
         {("m", "input"): 7, ("m", "output"): 3, ("m", "cache_read"): 2},
     ),
@@ -79,15 +101,24 @@ COUNTS: list[tuple[dict[str, object], Callable[[Metrics], object], object]] = [
 ]
 
 
-@pytest.mark.parametrize(("members", "look", "expected"), COUNTS, ids=[" ".join(case[0]) or "duration" for case in COUNTS])
-async def test_counts(book: Book, members: dict[str, object], look: Callable[[Metrics], object], expected: object) -> None:
+@pytest.mark.parametrize(
+    ("members", "look", "expected"),
+    COUNTS,
+    ids=[" ".join(case[0]) or "duration" for case in COUNTS],
+)
+async def test_counts(
+    book: Book, members: dict[str, object], look: Callable[[Metrics], object], expected: object
+) -> None:
     book.recorder.add(record(**members))
     book.recorder.post()
     assert look(book.metrics) == expected
 
 
 def test_tokens_are_counted_as_limits_count_them() -> None:
-    assert record(input_tokens=7, output_tokens=3, cache_read_tokens=2, has_usage=True).tokens(100) == 12
+    assert (
+        record(input_tokens=7, output_tokens=3, cache_read_tokens=2, has_usage=True).tokens(100)
+        == 12
+    )
     assert record(output_tokens=3).tokens(100) == 103
     assert record().tokens(100) == 0
 

@@ -11,7 +11,18 @@ from ferrule.telemetry.status import BackendView, PoolView, merge_pools, totals
 
 
 def backend(name: str = "a", **members: Any) -> BackendView:
-    view = BackendView(name, f"http://{name}", True, "up", "closed", inflight=1, slots=64, sessions=2, weight=1.0, draining=False)
+    view = BackendView(
+        name,
+        f"http://{name}",
+        True,
+        "up",
+        "closed",
+        inflight=1,
+        slots=64,
+        sessions=2,
+        weight=1.0,
+        draining=False,
+    )
     return msgspec.structs.replace(view, **members)
 
 
@@ -26,7 +37,10 @@ def test_counts_add_up_and_the_oldest_knowledge_counts() -> None:
 
 
 def test_a_backend_is_healthy_when_all_think_so() -> None:
-    for views in ([backend(), backend(healthy=False, state="down")], [backend(healthy=False, state="down"), backend()]):
+    for views in (
+        [backend(), backend(healthy=False, state="down")],
+        [backend(healthy=False, state="down"), backend()],
+    ):
         (view,) = merge_pools([[pool(one)] for one in views])
         assert (view.backends[0].healthy, view.backends[0].state) == (False, "down")
 
@@ -48,7 +62,11 @@ def test_totals() -> None:
     metrics.first_token.observe(0.3, "m")
     metrics.first_token.observe(0.3, "n")
     counters, routing, ended, latency = totals(metrics.families())
-    assert (counters["requests_total"], counters["requests_failed"], counters["tokens_output"]) == (4, 1, 11)
+    assert (counters["requests_total"], counters["requests_failed"], counters["tokens_output"]) == (
+        4,
+        1,
+        11,
+    )
     assert routing == {"home": 3, "spill": 0, "failover": 0, "keyless": 0}
     assert (ended["client_gone"], ended["complete"]) == (1, 0)
     assert latency["ttft"].edges_s == TTFT_EDGES_S

@@ -1,4 +1,5 @@
-"""Spans as the conventions want them, the context on its way to the backend, and when there is none of it."""
+"""Spans as the conventions want them, the context on its way to the backend, and when there is none
+of it."""
 
 from __future__ import annotations
 
@@ -135,10 +136,16 @@ def traced(stage: Stage) -> Traced:
     return Traced(stage, TracerProvider())
 
 
-async def test_a_request_is_a_span_between_the_clients_and_the_backends(traced: Traced, backend: ScriptedBackend) -> None:
+async def test_a_request_is_a_span_between_the_clients_and_the_backends(
+    traced: Traced, backend: ScriptedBackend
+) -> None:
     await traced.stage.ask(headers=CONTEXT)
     span = await traced.span()
-    assert (span.name, span.kind, span.status.status_code) == ("chat m", SpanKind.SERVER, StatusCode.UNSET)
+    assert (span.name, span.kind, span.status.status_code) == (
+        "chat m",
+        SpanKind.SERVER,
+        StatusCode.UNSET,
+    )
     assert span.parent is not None
     assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == (TRACE, PARENT)
     assert backend.last.header("traceparent") == f"00-{TRACE}-{span.context.span_id:016x}-01"
@@ -148,14 +155,20 @@ async def test_a_request_is_a_span_between_the_clients_and_the_backends(traced: 
     assert span.start_time is not None
     assert span.end_time is not None
     (noted,) = traced.stage.records
-    assert span.end_time - span.start_time == pytest.approx((noted.ended_at - noted.received_at) * 1e9, rel=0.01)
+    assert span.end_time - span.start_time == pytest.approx(
+        (noted.ended_at - noted.received_at) * 1e9, rel=0.01
+    )
 
 
-async def test_without_a_context_a_trace_begins_here(traced: Traced, backend: ScriptedBackend) -> None:
+async def test_without_a_context_a_trace_begins_here(
+    traced: Traced, backend: ScriptedBackend
+) -> None:
     await traced.stage.ask()
     span = await traced.span()
     assert span.parent is None
-    assert (backend.last.header("traceparent") or "").startswith(f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-")
+    assert (backend.last.header("traceparent") or "").startswith(
+        f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-"
+    )
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
@@ -175,7 +188,10 @@ async def test_failures_are_told_apart(traced: Traced, backend: ScriptedBackend)
     await traced.stage.ask()
     span = await traced.span()
     assert span.attributes is not None
-    assert (span.status.status_code, span.attributes["error.type"]) == (StatusCode.ERROR, "api_error")
+    assert (span.status.status_code, span.attributes["error.type"]) == (
+        StatusCode.ERROR,
+        "api_error",
+    )
 
 
 async def test_what_is_the_clients_fault_is_no_error_of_ours(traced: Traced) -> None:
@@ -196,14 +212,18 @@ async def test_a_client_that_leaves_ends_its_span(traced: Traced, backend: Scrip
     assert span.attributes["http.response.status_code"] == 499
 
 
-async def test_what_is_not_sampled_says_so_to_the_backend(stage: Stage, backend: ScriptedBackend) -> None:
+async def test_what_is_not_sampled_says_so_to_the_backend(
+    stage: Stage, backend: ScriptedBackend
+) -> None:
     traced = Traced(stage, TracerProvider(sampler=ALWAYS_OFF))
     await stage.ask(headers=CONTEXT)
     assert (backend.last.header("traceparent") or "").split("-")[1::2] == [TRACE, "00"]
     assert traced.exporter.get_finished_spans() == ()
 
 
-async def test_without_tracing_the_context_passes_unchanged(stage: Stage, backend: ScriptedBackend) -> None:
+async def test_without_tracing_the_context_passes_unchanged(
+    stage: Stage, backend: ScriptedBackend
+) -> None:
     assert stage.worker.state.tracing is None
     await stage.ask(headers=CONTEXT)
     assert {name: backend.last.header(name) for name in CONTEXT} == CONTEXT
@@ -226,7 +246,9 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> None:
     module.OTLPSpanExporter = Exporter  # type: ignore[attr-defined]
     for name in ("", ".proto", ".proto.http"):
         monkeypatch.setitem(sys.modules, f"opentelemetry.exporter.otlp{name}", ModuleType("parent"))
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", module)
+    monkeypatch.setitem(
+        sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", module
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,14 +286,18 @@ async def test_the_service_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     await named.close()
 
 
-def test_without_the_package_it_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_package_it_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with caplog.at_level(logging.WARNING):
         assert open_tracing(ENDPOINT) is None
     assert "ferrule[otel]" in caplog.text
 
 
-async def test_a_collector_that_is_gone_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_collector_that_is_gone_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import threading
 
     monkeypatch.setattr(tracing, "LAST_EXPORT_S", 0.05)

@@ -1,7 +1,7 @@
 """Who asks: a key from the headers → the tenant it belongs to, or a 401.
 
-Only SHA-256 digests are kept. Lookup is by digest, so its time tells nothing of a key, and the match is compared in constant time.
-A key appears in no exception, repr or message.
+Only SHA-256 digests are kept. Lookup is by digest, so its time tells nothing of a key, and the
+match is compared in constant time. A key appears in no exception, repr or message.
 """
 
 from __future__ import annotations
@@ -44,15 +44,26 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_limits(self) -> bool:
-        return self.requests_per_minute is not None or self.tokens_per_minute is not None or self.concurrency is not None
+        return (
+            self.requests_per_minute is not None
+            or self.tokens_per_minute is not None
+            or self.concurrency is not None
+        )
 
     def may_use(self, *names: str) -> bool:
-        """`names` are all that one model goes by in this request: what the client wrote, and the id it stands for."""
-        return "*" in self.models or any(matches(pattern, name) for pattern in self.models for name in names)
+        """`names` are all that one model goes by in this request: what the client wrote, and the id
+        it stands for."""
+        return "*" in self.models or any(
+            matches(pattern, name) for pattern in self.models for name in names
+        )
 
     def check_model(self, *names: str) -> None:
         if not self.may_use(*names):
-            raise Failure(403, "Your API key does not have permission to use the specified model.", headers=_NEVER_RETRY)
+            raise Failure(
+                403,
+                "Your API key does not have permission to use the specified model.",
+                headers=_NEVER_RETRY,
+            )
 
 
 ANONYMOUS = Tenant(name="anonymous")
@@ -103,8 +114,11 @@ class KeyRing:
     def tenants(self) -> list[Tenant]:
         return [tenant for _, tenant in self._tenants.values()]
 
-    def find(self, x_api_key: str | None, authorization: str | None, missing_key_message: str) -> Tenant:
-        """The caller. Either header will do, and when both are there one valid key is enough. Failure 401 otherwise."""
+    def find(
+        self, x_api_key: str | None, authorization: str | None, missing_key_message: str
+    ) -> Tenant:
+        """The caller. Either header will do, and when both are there one valid key is enough.
+        Failure 401 otherwise."""
         if self.is_open:
             return ANONYMOUS
         given = [key for key in ((x_api_key or "").strip(), _bearer(authorization)) if key]
@@ -125,7 +139,8 @@ class KeyRing:
 
 
 def new_key(name: str) -> tuple[str, str]:
-    """A fresh key, to be shown once, and its entry for the keys file. ValueError when `name` cannot be a key's name."""
+    """A fresh key, to be shown once, and its entry for the keys file. ValueError when `name` cannot
+    be a key's name."""
     if not _is_name(name):
         raise ValueError(_NAME_EXPECTED)
     key = PREFIX + secrets.token_urlsafe(32)
@@ -164,11 +179,23 @@ def _problems(file: _KeysFile) -> list[Problem]:
         if not _is_name(entry.name):
             problems.append(Problem(f"keys.{index}.name", _NAME_EXPECTED))
         if not _SHA256.fullmatch(entry.sha256):
-            problems.append(Problem(f"keys.{index}.sha256", "expected 64 hex digits in lower case: the SHA-256 of the key, never the key"))
+            problems.append(
+                Problem(
+                    f"keys.{index}.sha256",
+                    "expected 64 hex digits in lower case: the SHA-256 of the key, never the key",
+                )
+            )
         elif entry.sha256 in digests:
-            problems.append(Problem(f"keys.{index}.sha256", f"is the same key as keys.{digests[entry.sha256]}"))
+            problems.append(
+                Problem(f"keys.{index}.sha256", f"is the same key as keys.{digests[entry.sha256]}")
+            )
         if entry.name in names:
-            problems.append(Problem(f"keys.{index}.name", f"`{entry.name}` is already the name of keys.{names[entry.name]}"))
+            problems.append(
+                Problem(
+                    f"keys.{index}.name",
+                    f"`{entry.name}` is already the name of keys.{names[entry.name]}",
+                )
+            )
         names.setdefault(entry.name, index)
         digests.setdefault(entry.sha256, index)
     return problems

@@ -1,6 +1,8 @@
-"""Whether a key may send one more request now, and giving back what it took, once, on every way out.
+"""Whether a key may send one more request now, and giving back what it took, once, on every way
+out.
 
-Which store keeps the counts is chosen elsewhere; this turns its decisions into leases, 429s and headers.
+Which store keeps the counts is chosen elsewhere; this turns its decisions into leases, 429s and
+headers.
 """
 
 from __future__ import annotations
@@ -33,11 +35,14 @@ def _ignore(_gate: str) -> None:
 
 
 class Lease:
-    """One admitted request. Settle it when the request is over, however it ended; settling again does nothing."""
+    """One admitted request. Settle it when the request is over, however it ended; settling again
+    does nothing."""
 
     __slots__ = ("_decision", "_estimated_tokens", "_is_settled", "_limiter", "_tenant")
 
-    def __init__(self, limiter: Limiter, tenant: Tenant, estimated_tokens: int, decision: Decision | None) -> None:
+    def __init__(
+        self, limiter: Limiter, tenant: Tenant, estimated_tokens: int, decision: Decision | None
+    ) -> None:
         self._limiter = limiter
         self._tenant = tenant
         self._estimated_tokens = estimated_tokens
@@ -45,19 +50,28 @@ class Lease:
         self._is_settled = decision is None
 
     def headers(self) -> dict[str, str]:
-        """`anthropic-ratelimit-*` as they stood after this request was let in; empty where the key has no limits."""
-        return self._limiter.headers(self._tenant, self._decision) if self._decision is not None else {}
+        """`anthropic-ratelimit-*` as they stood after this request was let in; empty where the key
+        has no limits."""
+        return (
+            self._limiter.headers(self._tenant, self._decision)
+            if self._decision is not None
+            else {}
+        )
 
     async def settle(self, tokens: int) -> None:
-        """`tokens`: input plus output that really were; 0 when no backend was reached. Does not suspend."""
+        """`tokens`: input plus output that really were; 0 when no backend was reached. Does not
+        suspend."""
         if self._is_settled or self._decision is None:
             return
         self._is_settled = True
-        self._limiter.give_back(self._tenant, self._decision.ticket, tokens - self._estimated_tokens)
+        self._limiter.give_back(
+            self._tenant, self._decision.ticket, tokens - self._estimated_tokens
+        )
 
 
 class Limiter:
-    """`on_limited` hears the name of the gate that refused: requests, tokens, concurrency; or store, when it could not be asked."""
+    """`on_limited` hears the name of the gate that refused: requests, tokens, concurrency; or
+    store, when it could not be asked."""
 
     def __init__(
         self,
@@ -75,10 +89,12 @@ class Limiter:
         self._wall_clock = wall_clock
         self._store_is_down = False
         self._unlimited = Lease(self, ANONYMOUS, 0, None)
-        """One for all requests of keys without limits: nothing is counted, so nothing is settled."""
+        """One for all requests of keys without limits: nothing is counted, so nothing is
+        settled."""
 
     async def admit(self, tenant: Tenant, estimated_tokens: int) -> Lease:
-        """A lease, or Failure 429 with an honest `retry-after`; 529 when the store is away and the setting says deny."""
+        """A lease, or Failure 429 with an honest `retry-after`; 529 when the store is away and the
+        setting says deny."""
         if not tenant.has_limits:
             return self._unlimited
         try:
@@ -100,7 +116,9 @@ class Limiter:
         headers: dict[str, str] = {}
         wall = self._wall_clock()
         if tenant.requests_per_minute is not None:
-            _describe(headers, "requests", tenant.requests_per_minute, decision.requests_debt_s, wall)
+            _describe(
+                headers, "requests", tenant.requests_per_minute, decision.requests_debt_s, wall
+            )
         if tenant.tokens_per_minute is not None:
             _describe(headers, "tokens", tenant.tokens_per_minute, decision.tokens_debt_s, wall)
         return headers
@@ -113,10 +131,17 @@ class Limiter:
         if not self._store_is_down:
             self._store_is_down = True
             meanwhile = "let in" if self._allows_on_failure else "refused"
-            log.warning("limits store unavailable (%s); until it is back requests are %s", error, meanwhile)
+            log.warning(
+                "limits store unavailable (%s); until it is back requests are %s", error, meanwhile
+            )
         if self._allows_on_failure:
             return Lease(self, tenant, 0, None)
-        raise Failure(529, "The limits of this API key cannot be checked at the moment.", headers={"retry-after": "1"}, gate=True)
+        raise Failure(
+            529,
+            "The limits of this API key cannot be checked at the moment.",
+            headers={"retry-after": "1"},
+            gate=True,
+        )
 
     def _note_store_is_up(self) -> None:
         if self._store_is_down:
@@ -127,7 +152,9 @@ class Limiter:
 def _describe(headers: dict[str, str], what: str, limit: int, debt_s: float, wall: float) -> None:
     headers[f"anthropic-ratelimit-{what}-limit"] = str(limit)
     # The tolerance keeps 9.999999 from becoming 9
-    headers[f"anthropic-ratelimit-{what}-remaining"] = str(max(0, math.floor(limit * (1 - debt_s / MINUTE_S) + 1e-6)))
+    headers[f"anthropic-ratelimit-{what}-remaining"] = str(
+        max(0, math.floor(limit * (1 - debt_s / MINUTE_S) + 1e-6))
+    )
     headers[f"anthropic-ratelimit-{what}-reset"] = _rfc3339(math.ceil(wall + debt_s))
 
 

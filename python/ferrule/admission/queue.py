@@ -1,6 +1,8 @@
-"""Who waits for a place in a full pool: a bounded line, first come first served, each for a bounded time.
+"""Who waits for a place in a full pool: a bounded line, first come first served, each for a bounded
+time.
 
-It knows nothing of pools: the caller says how to try, and wakes the line when trying may succeed. Nothing polls.
+It knows nothing of pools: the caller says how to try, and wakes the line when trying may succeed.
+Nothing polls.
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ class Queue:
         return len(self._waiters)
 
     async def wait_turn(self, try_take: Callable[[], T | None], *, skips_tried: bool = False) -> T:
-        """What `try_take` gives once it gives something, never before those who came earlier. Failure 529 when full or too late.
+        """What `try_take` gives once it gives something, never before those who came earlier.
+        Failure 529 when full or too late.
 
-        `skips_tried`: it does not take every place, so one that it leaves is offered to the next in line.
-        A caller that is cancelled leaves the line at once; a wake that was meant for it goes on to the next.
+        `skips_tried`: it does not take every place, so one that it leaves is offered to the next in
+        line. A caller that is cancelled leaves the line at once; a wake that was meant for it goes
+        on to the next.
         """
         if not self._waiters:
             taken = try_take()
@@ -45,7 +49,8 @@ class Queue:
         return await self._in_line(try_take, skips_tried)
 
     def wake(self) -> None:
-        """A place may be free: the first in line tries, and after it the next, until one gets nothing."""
+        """A place may be free: the first in line tries, and after it the next, until one gets
+        nothing."""
         if self._waiters:
             next(iter(self._waiters)).set()
 
@@ -66,7 +71,8 @@ class Queue:
             raise self._refusal("All backends are busy; no place came free in time.") from None
         finally:
             del self._waiters[turn]
-            # Whoever leaves may have been woken for a place it did not take, and more than one may be free
+            # Whoever leaves may have been woken for a place it did not take, and more than one may
+            # be free
             self.wake()
 
     def _wake_behind(self, turn: asyncio.Event) -> None:
@@ -78,4 +84,8 @@ class Queue:
             behind.set()
 
     def _refusal(self, message: str) -> Failure:
-        return Failure(529, message, headers={"retry-after": str(math.ceil(min(self.timeout_s, RETRY_AFTER_MAX_S)))})
+        return Failure(
+            529,
+            message,
+            headers={"retry-after": str(math.ceil(min(self.timeout_s, RETRY_AFTER_MAX_S)))},
+        )

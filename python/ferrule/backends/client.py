@@ -1,6 +1,8 @@
-"""Questions to one backend off the hot path: is it well, what is it, which models has it, how many tokens is this.
+"""Questions to one backend off the hot path: is it well, what is it, which models has it, how many
+tokens is this.
 
-Nothing here raises for what a backend answers, or for its silence; what follows from an answer is decided elsewhere.
+Nothing here raises for what a backend answers, or for its silence; what follows from an answer is
+decided elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ ANSWER_LIMIT_BYTES = 4 << 20
 
 
 class BackendResponse(msgspec.Struct, frozen=True):
-    """`status` 0: none came, and `trouble` says why (it may name the address: for the operator only)."""
+    """`status` 0: none came, and `trouble` says why (it may name the address: for the operator
+    only)."""
 
     status: int
     body: bytes = b""
@@ -34,7 +37,8 @@ class BackendResponse(msgspec.Struct, frozen=True):
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """What a probe found. `retry_after_s`: for how long a busy backend asks to be left alone; `reason`: why a probe failed."""
+    """What a probe found. `retry_after_s`: for how long a busy backend asks to be left alone;
+    `reason`: why a probe failed."""
 
     status: ProbeStatus
     retry_after_s: float = 0.0
@@ -42,7 +46,8 @@ class ProbeResult(msgspec.Struct, frozen=True):
 
 
 class BackendInfo(msgspec.Struct, frozen=True):
-    """What a backend says of itself: the bodies of `/v1/models`, `/version` and `/props`, where it has them."""
+    """What a backend says of itself: the bodies of `/v1/models`, `/version` and `/props`, where it
+    has them."""
 
     models: bytes
     version: bytes | None = None
@@ -50,7 +55,9 @@ class BackendInfo(msgspec.Struct, frozen=True):
 
     @property
     def discovered(self) -> DiscoveredModels:
-        return DiscoveredModels(detect(self.models, self.version, self.props), _parse_models(self.models), True)
+        return DiscoveredModels(
+            detect(self.models, self.version, self.props), _parse_models(self.models), True
+        )
 
 
 class BackendClient:
@@ -66,10 +73,16 @@ class BackendClient:
             return ProbeResult(ProbeStatus.BUSY, parse_retry_after(answer.retry_after, time()))
         if 0 < answer.status < 400:
             return ProbeResult(ProbeStatus.OK)
-        return ProbeResult(ProbeStatus.FAILED, reason=f"GET {path}: {f'HTTP {answer.status}' if answer.status else answer.error}")
+        return ProbeResult(
+            ProbeStatus.FAILED,
+            reason=f"GET {path}: {f'HTTP {answer.status}' if answer.status else answer.error}",
+        )
 
-    async def description(self, timeout_s: float, *, names_engine: bool = True) -> BackendInfo | None:
-        """None: it did not list its models. `names_engine`: also ask what tells one engine from another."""
+    async def description(
+        self, timeout_s: float, *, names_engine: bool = True
+    ) -> BackendInfo | None:
+        """None: it did not list its models. `names_engine`: also ask what tells one engine from
+        another."""
         models = (await self.get("/v1/models", timeout_s)).body_if_ok
         if models is None or not names_engine:
             return None if models is None else BackendInfo(models)
@@ -83,7 +96,9 @@ class BackendClient:
     async def post(self, path: str, body: bytes, timeout_s: float) -> BackendResponse:
         return await self._ask("POST", path, body, timeout_s)
 
-    async def _ask(self, method: str, path: str, body: bytes | None, timeout_s: float) -> BackendResponse:
+    async def _ask(
+        self, method: str, path: str, body: bytes | None, timeout_s: float
+    ) -> BackendResponse:
         asked = self._session.request(
             method,
             self._upstream.url(path),
@@ -94,7 +109,9 @@ class BackendClient:
         )
         try:
             async with asked as response:
-                return BackendResponse(response.status, await _read(response), response.headers.get("retry-after"))
+                return BackendResponse(
+                    response.status, await _read(response), response.headers.get("retry-after")
+                )
         except TimeoutError:
             return BackendResponse(0, error=f"no answer within {timeout_s:g} s")
         except (aiohttp.ClientError, OSError) as trouble:
@@ -120,7 +137,9 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 def authorization(settings: config.PoolConfig, url: str) -> str | None:
     """The header for one backend of a pool: what its own URL says, else the pool's key."""
-    own = next((backend.url.authorization for backend in settings.backends if backend.url.url == url), None)
+    own = next(
+        (backend.url.authorization for backend in settings.backends if backend.url.url == url), None
+    )
     if own is not None:
         return own.reveal()
     return f"Bearer {settings.api_key.reveal()}" if settings.api_key else None

@@ -1,7 +1,7 @@
 """Connections to one backend: opened, kept for a moment, used again.
 
-uvicorn and its peers close idle connections after 5 s, so nothing is kept longer than 3 s; what was closed in the very moment it
-was picked is the caller's to retry, on a fresh connection.
+uvicorn and its peers close idle connections after 5 s, so nothing is kept longer than 3 s; what was
+closed in the very moment it was picked is the caller's to retry, on a fresh connection.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ class ConnectFailed(Exception):
 
 
 class BackendConnections:
-    """The way to one backend. `url` may have a path, below which every route is; `authorization` is the pool's own key."""
+    """The way to one backend. `url` may have a path, below which every route is; `authorization` is
+    the pool's own key."""
 
-    def __init__(self, url: str, authorization: str | None, connect_s: float, poller: Poller) -> None:
+    def __init__(
+        self, url: str, authorization: str | None, connect_s: float, poller: Poller
+    ) -> None:
         parts = urlsplit(url)
         self.host = parts.hostname or ""
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -43,20 +46,28 @@ class BackendConnections:
             lines.append(f"authorization: {authorization}")
         self._headers = "\r\n".join(lines)
         self._origin = f"{parts.scheme}://{host}:{self.port}"
-        self.control_headers = {"content-type": "application/json", **({"authorization": authorization} if authorization else {})}
+        self.control_headers = {
+            "content-type": "application/json",
+            **({"authorization": authorization} if authorization else {}),
+        }
         """For questions off the hot path: probes, lists of models, counts."""
         self._idle: deque[UpstreamConnection] = deque()
         self._is_closed = False
 
     def request_head(self, path: str, length: int, extra: str = "") -> bytes:
-        """The head of a POST with a body of `length` bytes; `extra` holds whole header lines, each with its line end."""
-        return f"POST {self.base_path}{path} HTTP/1.1\r\n{self._headers}\r\n{extra}content-length: {length}\r\n\r\n".encode("latin-1")
+        """The head of a POST with a body of `length` bytes; `extra` holds whole header lines, each
+        with its line end."""
+        return (
+            f"POST {self.base_path}{path} HTTP/1.1\r\n{self._headers}\r\n{extra}content-length: "
+            f"{length}\r\n\r\n"
+        ).encode("latin-1")
 
     def url(self, path: str) -> str:
         return f"{self._origin}{self.base_path}{path}"
 
     def take_idle(self) -> UpstreamConnection | None:
-        """A connection that was kept and is still fresh. One that has yet to read the end of its last reply's framing is left for later."""
+        """A connection that was kept and is still fresh. One that has yet to read the end of its
+        last reply's framing is left for later."""
         for _ in range(len(self._idle)):
             connection = self._idle.pop()
             if not connection.is_open or monotonic() - connection.idle_since >= KEEP_IDLE_S:
@@ -72,7 +83,11 @@ class BackendConnections:
         try:
             async with asyncio.timeout(self.connect_s):
                 _, connection = await loop.create_connection(  # type: ignore[type-var]  # a protocol by its methods, not its ancestry
-                    self._make_protocol, self.host, self.port, ssl=self.tls, server_hostname=self.host if self.tls else None
+                    self._make_protocol,
+                    self.host,
+                    self.port,
+                    ssl=self.tls,
+                    server_hostname=self.host if self.tls else None,
                 )
         except TimeoutError as late:
             raise ConnectFailed("the backend did not accept a connection in time") from late
@@ -95,7 +110,9 @@ class BackendConnections:
 
     def sweep(self, now: float) -> None:
         """Closes what was idle for too long; called once a second."""
-        while self._idle and (now - self._idle[0].idle_since > KEEP_IDLE_S or not self._idle[0].is_open):
+        while self._idle and (
+            now - self._idle[0].idle_since > KEEP_IDLE_S or not self._idle[0].is_open
+        ):
             self._idle.popleft().close()
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""One pool, alive: who its backends are (discovery), whether they live (probes), which models they list, and the connections to them.
+"""One pool, alive: who its backends are (discovery), whether they live (probes), which models they
+list, and the connections to them.
 
 What to do with all that is decided in `routing`; this asks the questions and keeps the answers.
 """
@@ -62,7 +63,11 @@ class BackendPool:
     """`on_models` hears which models the pool's backends list, whenever that has changed."""
 
     def __init__(
-        self, name: str, settings: config.PoolConfig, context: PoolContext, on_models: Callable[[str, DiscoveredModels], None]
+        self,
+        name: str,
+        settings: config.PoolConfig,
+        context: PoolContext,
+        on_models: Callable[[str, DiscoveredModels], None],
     ) -> None:
         self.name = name
         self.settings = settings
@@ -94,7 +99,8 @@ class BackendPool:
             await self._session.close()
 
     def change(self, settings: config.PoolConfig) -> None:
-        """Takes over new settings of a pool that keeps its name; backends that stay keep their health, sessions and connections."""
+        """Takes over new settings of a pool that keeps its name; backends that stay keep their
+        health, sessions and connections."""
         old, self.settings = self.settings, settings
         self.queue.size, self.queue.timeout_s = settings.queue.size, settings.queue.timeout_s
         self.balancer.change(_pool_settings(settings, self._worker_id))
@@ -103,7 +109,9 @@ class BackendPool:
             if self._watching is not None:
                 self._watching.cancel()
             self.watcher = watcher_for(self.name, settings)
-            self._watching = asyncio.get_running_loop().create_task(self.watcher.watch(self._on_change))
+            self._watching = asyncio.get_running_loop().create_task(
+                self.watcher.watch(self._on_change)
+            )
 
     # What requests need
 
@@ -135,15 +143,22 @@ class BackendPool:
     def _member(self, backend: Backend) -> Entry:
         assert self._session is not None
         upstream = BackendConnections(
-            backend.url, authorization(self.settings, backend.url), self.settings.timeouts.connect_s, self._poller
+            backend.url,
+            authorization(self.settings, backend.url),
+            self.settings.timeouts.connect_s,
+            self._poller,
         )
         return Entry(upstream, BackendClient(self._session, upstream))
 
     def _renew_upstreams(self) -> None:
-        """Requests from now on use the new key; those under way end on the connections they have."""
+        """Requests from now on use the new key; those under way end on the connections they
+        have."""
         for backend in self.balancer.backends:
             member, wanted = self._members[backend.name], authorization(self.settings, backend.url)
-            if (member.upstream.authorization, member.upstream.connect_s) != (wanted, self.settings.timeouts.connect_s):
+            if (member.upstream.authorization, member.upstream.connect_s) != (
+                wanted,
+                self.settings.timeouts.connect_s,
+            ):
                 member.upstream.close()
                 renewed = self._member(backend)
                 member.upstream, member.client = renewed.upstream, renewed.client
@@ -152,7 +167,11 @@ class BackendPool:
         present = {backend.name for backend in self.balancer.backends}
         for name in [name for name in self._members if name not in present]:
             self._members.pop(name).upstream.close()
-            for metric in (self.metrics.backend_inflight, self.metrics.backend_healthy, self.metrics.backend_requests):
+            for metric in (
+                self.metrics.backend_inflight,
+                self.metrics.backend_healthy,
+                self.metrics.backend_requests,
+            ):
                 metric.drop(lambda labels, name=name: labels[:2] == (self.name, name))  # type: ignore[misc]
 
     # The sweep, once a second
@@ -213,7 +232,10 @@ class BackendPool:
             if backend.health.is_up is not was_up:
                 self._log_change(backend, member)
             self.queue.wake()
-            if found.status is ProbeStatus.OK and monotonic() - member.asked_at >= DISCOVER_MODELS_EVERY_S:
+            if (
+                found.status is ProbeStatus.OK
+                and monotonic() - member.asked_at >= DISCOVER_MODELS_EVERY_S
+            ):
                 member.asked_at = monotonic()
                 await self._refresh_models(member)
         finally:
@@ -228,20 +250,30 @@ class BackendPool:
 
     async def _refresh_models(self, member: Entry) -> None:
         timeout_s = self.settings.health.timeout_s
-        description = await member.client.description(timeout_s, names_engine=self.settings.engine == "auto")
+        description = await member.client.description(
+            timeout_s, names_engine=self.settings.engine == "auto"
+        )
         if description is not None:
             member.discovered = description.discovered
             self._publish_models()
 
     def _publish_models(self) -> None:
-        discovered = merge([member.discovered for member in self._members.values() if member.discovered is not None])
+        discovered = merge(
+            [
+                member.discovered
+                for member in self._members.values()
+                if member.discovered is not None
+            ]
+        )
         if discovered != self.discovered:
             self.discovered = discovered
             self._on_models(self.name, discovered)
 
 
 def _pool_settings(settings: config.PoolConfig, worker_id: WorkerId) -> BalancerSettings:
-    health = HealthPolicy(interval_s=settings.health.interval_s, fall=settings.health.fall, rise=settings.health.rise)
+    health = HealthPolicy(
+        interval_s=settings.health.interval_s, fall=settings.health.fall, rise=settings.health.rise
+    )
     return BalancerSettings(
         slots=settings.slots,
         max_inflight=settings.max_inflight,

@@ -1,4 +1,5 @@
-"""Work that would hold up the loop: counting tokens, reading PDFs. It runs on a few quiet threads, with the GIL released where Rust counts.
+"""Work that would hold up the loop: counting tokens, reading PDFs. It runs on a few quiet threads,
+with the GIL released where Rust counts.
 
 The engine's own count is asked here too, because it falls back to the estimate.
 """
@@ -31,7 +32,11 @@ THREAD_NICENESS = 10
 ENGINE_TIMEOUT_S = 5.0
 DOCUMENT_TIMEOUT_S = 20.0
 
-ENGINE_ROUTES = {"vllm": "/tokenize", "sglang": "/tokenize", "llamacpp": "/v1/chat/completions/input_tokens"}
+ENGINE_ROUTES = {
+    "vllm": "/tokenize",
+    "sglang": "/tokenize",
+    "llamacpp": "/v1/chat/completions/input_tokens",
+}
 
 
 class _CountResponse(msgspec.Struct):
@@ -52,18 +57,29 @@ class TokenCounter:
 
     async def estimate(self, tokenizer_name: str, request: MessagesRequest) -> int:
         """Tokens by the gateway's own tokenizer: system, tools and messages."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _count, tokenizer_name, request)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, _count, tokenizer_name, request
+        )
 
-    async def ask_engine(self, pool: BackendPool, request: MessagesRequest, policy: Policy, key: bytes | None) -> int | None:
-        """The engine's own count; None when it has none to give. It neither waits in the queue nor takes a slot."""
+    async def ask_engine(
+        self, pool: BackendPool, request: MessagesRequest, policy: Policy, key: bytes | None
+    ) -> int | None:
+        """The engine's own count; None when it has none to give. It neither waits in the queue nor
+        takes a slot."""
         route = ENGINE_ROUTES.get(policy.engine.tokenize_route or "")
         backend = _backend_for(pool, key)
         if route is None or backend is None:
             return None
-        answer = await pool.client(backend).post(route, tokenize_body(request, policy), ENGINE_TIMEOUT_S)
+        answer = await pool.client(backend).post(
+            route, tokenize_body(request, policy), ENGINE_TIMEOUT_S
+        )
         tokens = parse_token_count(answer)
         if tokens is None:
-            log.info("backend %s did not count tokens (status %d); estimating", backend.name, answer.status)
+            log.info(
+                "backend %s did not count tokens (status %d); estimating",
+                backend.name,
+                answer.status,
+            )
         return tokens
 
     async def documents(self, pending: Sequence[documents.Pending]) -> Mapping[str, str]:
@@ -73,7 +89,11 @@ class TokenCounter:
             async with asyncio.timeout(DOCUMENT_TIMEOUT_S):
                 return await loop.run_in_executor(self._threads, documents.read, pending)
         except TimeoutError:
-            log.warning("reading %d documents took over %.0f s and was given up", len(pending), DOCUMENT_TIMEOUT_S)
+            log.warning(
+                "reading %d documents took over %.0f s and was given up",
+                len(pending),
+                DOCUMENT_TIMEOUT_S,
+            )
             return {}
 
     def close(self) -> None:

@@ -1,9 +1,12 @@
-"""`/v1/chat/completions`: which members of the body go upstream, under which model name. The reply is relayed as it is.
+"""`/v1/chat/completions`: which members of the body go upstream, under which model name. The reply
+is relayed as it is.
 
-Members are kept as raw bytes in the client's order; only the top level is touched. The allow-list holds OpenAI's members and those
-extras of the engines that concern the one request. What steers the engine or other requests is dropped: `priority`, `cache_salt`,
-`request_id`/`rid`, `session_id`, `kv_transfer_params`, data-parallel ranks, slots, LoRA paths, beam search, custom logit processors,
-`n_predict` (it beats every other limit), and `chat_template`, a program that would run in the engine.
+Members are kept as raw bytes in the client's order; only the top level is touched. The allow-list
+holds OpenAI's members and those extras of the engines that concern the one request. What steers the
+engine or other requests is dropped: `priority`, `cache_salt`, `request_id`/`rid`, `session_id`,
+`kv_transfer_params`, data-parallel ranks, slots, LoRA paths, beam search, custom logit processors,
+`n_predict` (it beats every other limit), and `chat_template`, a program that would run in the
+engine.
 """
 
 from __future__ import annotations
@@ -19,28 +22,24 @@ from ferrule.messages.json_text import EMPTY, join, quote
 from ferrule.messages.policy import Policy
 from ferrule.messages.session import HEADER, digest, opening_key, session_in
 
-# OpenAI's own
-_PROMPT = frozenset(
-    {"messages", "model", "modalities", "audio", "prediction", "documents", "reasoning_effort", "verbosity", "web_search_options"}
-)
-_TOOLS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format"})
-_LIMITS = frozenset({"max_tokens", "max_completion_tokens", "min_tokens", "n", "stop", "stop_token_ids", "stop_regex", "ignore_eos"})
-_SAMPLING = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "logit_bias", "seed", "logprobs", "top_logprobs"})
-_STREAM = frozenset({"stream", "stream_options"})
-_ACCOUNT = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
-# the engines'
-_MORE_SAMPLING = frozenset({"top_k", "min_p", "repetition_penalty", "repeat_penalty", "length_penalty", "bad_words", "allowed_token_ids"})
-_TEMPLATE = frozenset(
-    {"chat_template_kwargs", "add_generation_prompt", "continue_final_message", "add_special_tokens", "truncate_prompt_tokens"}
-)
-_THINKING = frozenset({"thinking", "reasoning", "thinking_token_budget", "thinking_budget_tokens", "reasoning_budget_tokens"})
-_GRAMMAR = frozenset({"structured_outputs", "json_schema", "grammar", "regex", "ebnf"})
-_ANSWER = frozenset(
-    {"include_reasoning", "separate_reasoning", "stream_reasoning", "reasoning_format", "return_token_ids", "stream_interval"}
-)
-_DETOKENIZING = frozenset({"include_stop_str_in_output", "no_stop_trim", "skip_special_tokens", "spaces_between_special_tokens"})
-_ALLOWED: frozenset[str] = frozenset().union(
-    *(_PROMPT, _TOOLS, _LIMITS, _SAMPLING, _STREAM, _ACCOUNT, _MORE_SAMPLING, _TEMPLATE, _THINKING, _GRAMMAR, _ANSWER, _DETOKENIZING)
+_ALLOWED = frozenset(
+    """
+    messages model modalities audio prediction documents reasoning_effort verbosity
+    web_search_options tools tool_choice parallel_tool_calls functions function_call
+    response_format max_tokens max_completion_tokens min_tokens n stop stop_token_ids stop_regex
+    ignore_eos temperature top_p frequency_penalty presence_penalty logit_bias seed logprobs
+    top_logprobs stream stream_options user metadata store service_tier safety_identifier
+    prompt_cache_key
+
+    top_k min_p repetition_penalty repeat_penalty length_penalty bad_words allowed_token_ids
+    chat_template_kwargs add_generation_prompt continue_final_message add_special_tokens
+    truncate_prompt_tokens
+    thinking reasoning thinking_token_budget thinking_budget_tokens reasoning_budget_tokens
+    structured_outputs json_schema grammar regex ebnf
+    include_reasoning separate_reasoning stream_reasoning reasoning_format return_token_ids
+    stream_interval
+    include_stop_str_in_output no_stop_trim skip_special_tokens spaces_between_special_tokens
+    """.split()  # noqa: SIM905  # OpenAI's own first, then the engines'
 )
 _NULL = b"null"
 _INCLUDE_USAGE = msgspec.Raw(b"true")
@@ -74,7 +73,8 @@ class ChatTranslation(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """A whole completion under the name the client knows; `usage` in tokens: input without what was cached, cached, output."""
+    """A whole completion under the name the client knows; `usage` in tokens: input without what was
+    cached, cached, output."""
 
     body: bytes
     usage: tuple[int, int, int]
@@ -144,7 +144,10 @@ def translate(request: ChatRequest, policy: Policy) -> ChatTranslation:
     effort = _string(request.members, "reasoning_effort")
     if effort is not None and policy.effort is not None and effort not in policy.effort:
         tiers = ", ".join(policy.effort) or "none"
-        raise InvalidRequest("reasoning_effort", f"effort {effort!r} is not supported by {request.model}; it takes: {tiers}")
+        raise InvalidRequest(
+            "reasoning_effort",
+            f"effort {effort!r} is not supported by {request.model}; it takes: {tiers}",
+        )
     members = dict(request.members)
     members["model"] = msgspec.Raw(_encode(policy.upstream))
     # engines refuse an empty list of tools, and stream_options without a stream
@@ -152,34 +155,56 @@ def translate(request: ChatRequest, policy: Policy) -> ChatTranslation:
         members.pop("tools")
         members.pop("tool_choice", None)
     if request.stream:
-        members["stream_options"] = msgspec.Raw(_encode({**_options(members), "include_usage": _INCLUDE_USAGE}))
+        members["stream_options"] = msgspec.Raw(
+            _encode({**_options(members), "include_usage": _INCLUDE_USAGE})
+        )
     else:
         members.pop("stream_options", None)
-    return ChatTranslation(_encode(members), request.stream, request.dropped, request.stream and not request.wants_usage)
+    return ChatTranslation(
+        _encode(members),
+        request.stream,
+        request.dropped,
+        request.stream and not request.wants_usage,
+    )
 
 
 def rename_model(body: bytes, model: str) -> Completion:
-    """A backend's whole reply with the client's name for the model. Raises Failure when it is none."""
+    """A backend's whole reply with the client's name for the model. Raises Failure when it is
+    none."""
     try:
         members = _members(body)
-        usage = msgspec.json.decode(members.get("usage", msgspec.Raw(_NULL)), type=_Usage | None) or _Usage()
+        usage = (
+            msgspec.json.decode(members.get("usage", msgspec.Raw(_NULL)), type=_Usage | None)
+            or _Usage()
+        )
     except (msgspec.DecodeError, RecursionError):
-        raise Failure(502, "The backend answered with something that is no chat completion.") from None
+        raise Failure(
+            502, "The backend answered with something that is no chat completion."
+        ) from None
     members["model"] = msgspec.Raw(_encode(model))
-    prompt, cached = usage.prompt_tokens or 0, (usage.prompt_tokens_details or _Cached()).cached_tokens or 0
-    return Completion(_encode(members), (max(0, prompt - cached), cached, usage.completion_tokens or 0))
+    prompt, cached = (
+        usage.prompt_tokens or 0,
+        (usage.prompt_tokens_details or _Cached()).cached_tokens or 0,
+    )
+    return Completion(
+        _encode(members), (max(0, prompt - cached), cached, usage.completion_tokens or 0)
+    )
 
 
 def session_key(headers: Mapping[str, str], request: ChatRequest, tenant: str) -> bytes | None:
-    """As for the Messages API, with `user` in the place of `metadata.user_id`: one session has one key on both surfaces."""
-    rename_model = (headers.get(HEADER) or "").strip() or (session_in(request.user) if request.user else "")
+    """As for the Messages API, with `user` in the place of `metadata.user_id`: one session has one
+    key on both surfaces."""
+    rename_model = (headers.get(HEADER) or "").strip() or (
+        session_in(request.user) if request.user else ""
+    )
     if rename_model:
         return digest(tenant, "session", rename_model.encode("utf-8", "surrogateescape"))
     return _opening_key(request, tenant)
 
 
 def _opening_key(request: ChatRequest, tenant: str) -> bytes | None:
-    """As for the Messages API: system text and first user message, which stay the same while the conversation grows."""
+    """As for the Messages API: system text and first user message, which stay the same while the
+    conversation grows."""
     try:
         messages = msgspec.json.decode(request.members["messages"], type=list[_Message])
     except (msgspec.MsgspecError, RecursionError):
@@ -198,7 +223,11 @@ def _opening_key(request: ChatRequest, tenant: str) -> bytes | None:
 
 def _text_of(content: str | list[_Part] | None) -> bytes:
     if isinstance(content, list):
-        texts = [literal for literal in (bytes(part.text) for part in content) if literal not in (_NULL, EMPTY)]
+        texts = [
+            literal
+            for literal in (bytes(part.text) for part in content)
+            if literal not in (_NULL, EMPTY)
+        ]
         return join(texts) if texts else b""
     return quote(content) if content else b""
 
@@ -219,7 +248,9 @@ def _options(members: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     return _read(members, "stream_options", _members, "an object") or {}
 
 
-def _read(members: Mapping[str, msgspec.Raw], name: str, read: Callable[[msgspec.Raw], _T], expected: str) -> _T | None:
+def _read(
+    members: Mapping[str, msgspec.Raw], name: str, read: Callable[[msgspec.Raw], _T], expected: str
+) -> _T | None:
     """A member that is looked at; absent and null are None."""
     raw = members.get(name)
     if raw is None or bytes(raw) == _NULL:

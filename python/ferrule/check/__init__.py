@@ -1,4 +1,5 @@
-"""`ferrule check`: asks every backend what it can do, says what the proxy will therefore do, and what is wrong, each with its place.
+"""`ferrule check`: asks every backend what it can do, says what the proxy will therefore do, and
+what is wrong, each with its place.
 
 Nothing is generated unless a probe is asked for.
 """
@@ -15,8 +16,8 @@ from ferrule.config import Config
 
 
 async def run(config: Config, *, probes: bool = False) -> int:
-    """Prints problems and warnings on standard error and then the report on standard output. Returns the exit status; warnings leave it
-    at 0. Raises ConfigError."""
+    """Prints problems and warnings on standard error and then the report on standard output.
+    Returns the exit status; warnings leave it at 0. Raises ConfigError."""
     tenants, found = read_keys(config)
     survey = await run_survey(config, probes=probes, progress=_progress)
     found += [*await store_trouble(config), *find_problems(config, survey)]

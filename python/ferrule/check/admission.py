@@ -1,4 +1,5 @@
-"""What the gate is given: whether the keys file can be read and its keys be used, and whether the store of limits answers.
+"""What the gate is given: whether the keys file can be read and its keys be used, and whether the
+store of limits answers.
 
 It knows no backends; which models there are is told to it.
 """
@@ -15,14 +16,18 @@ STORE_TIMEOUT_S = 2.0
 
 
 def read_keys(config: Config) -> tuple[list[Tenant] | None, list[Problem]]:
-    """The tenants in the order of the keys file, and what is wrong with it. No tenants: there is no file, or none that can be used."""
+    """The tenants in the order of the keys file, and what is wrong with it. No tenants: there is no
+    file, or none that can be used."""
     file = config.auth.keys_file
     if file is None:
         return None, []
     try:
         return KeyRing.load(file).tenants, []
     except ConfigError as wrong:
-        return None, [Problem(f"{file}: {problem.path}" if problem.path else file, problem.message) for problem in wrong.problems]
+        return None, [
+            Problem(f"{file}: {problem.path}" if problem.path else file, problem.message)
+            for problem in wrong.problems
+        ]
 
 
 def unused_keys(config: Config, tenants: Sequence[Tenant], catalog: Catalog) -> Iterator[Problem]:
@@ -30,27 +35,40 @@ def unused_keys(config: Config, tenants: Sequence[Tenant], catalog: Catalog) -> 
     file = config.auth.keys_file
     if not tenants:
         yield Problem(f"{file}: keys", "is empty, so nobody is let in")
-    known = {served.id for served in catalog.all()} | {name for model in config.models for name in (model.id, *model.aliases)}
+    known = {served.id for served in catalog.all()} | {
+        name for model in config.models for name in (model.id, *model.aliases)
+    }
     for index, tenant in enumerate(tenants):
-        if known and not any(matches(own, name) or matches(name, own) for own in tenant.models for name in known):
+        if known and not any(
+            matches(own, name) or matches(name, own) for own in tenant.models for name in known
+        ):
             yield Problem(
-                f"{file}: keys.{index}.models", f"`{tenant.name}` may use no model there is: {', '.join(tenant.models) or 'none'}"
+                f"{file}: keys.{index}.models",
+                f"`{tenant.name}` may use no model there is: {', '.join(tenant.models) or 'none'}",
             )
 
 
 async def store_trouble(config: Config) -> list[Problem]:
-    """Why the Redis that keeps the limits cannot be used; nothing when it can, or where there is none."""
+    """Why the Redis that keeps the limits cannot be used; nothing when it can, or where there is
+    none."""
     url = config.limits.store.reveal()
     if url == "memory":
         return []
     import redis.asyncio as redis
     from redis.exceptions import RedisError
 
-    client = redis.Redis.from_url(url, socket_timeout=STORE_TIMEOUT_S, socket_connect_timeout=STORE_TIMEOUT_S)
+    client = redis.Redis.from_url(
+        url, socket_timeout=STORE_TIMEOUT_S, socket_connect_timeout=STORE_TIMEOUT_S
+    )
     try:
         await client.ping()
     except (RedisError, OSError) as trouble:
-        return [Problem("limits.store", f"{redact(url)} is not reachable: {str(trouble) or type(trouble).__name__}")]
+        return [
+            Problem(
+                "limits.store",
+                f"{redact(url)} is not reachable: {str(trouble) or type(trouble).__name__}",
+            )
+        ]
     finally:
         await client.aclose()
     return []

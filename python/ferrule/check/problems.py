@@ -1,4 +1,5 @@
-"""What is wrong, out of the configuration and what the backends answered: each problem with its place. Pure."""
+"""What is wrong, out of the configuration and what the backends answered: each problem with its
+place. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ def _pools(config: Config, survey: Survey) -> Iterator[Problem]:
             yield Problem(f"pools.{name}.discover", "finds no backend")
         for report in members:
             yield from _backend(report, pool.engine)
-    if not config.models and any(report.description for report in survey.report) and not survey.catalog.all():
+    if (
+        not config.models
+        and any(report.description for report in survey.report)
+        and not survey.catalog.all()
+    ):
         yield Problem("models", "no backend lists a model")
 
 
@@ -35,7 +40,10 @@ def _backend(report: BackendReport, engine: str) -> Iterator[Problem]:
     found = report.description.discovered.profile.name
     # plain vllm is also what a server is taken for that says nothing
     if engine not in ("auto", found) and found != "vllm":
-        yield Problem(f"pools.{report.pool}.engine", f"is {engine}, but {report.url} says it is {found}; expected auto")
+        yield Problem(
+            f"pools.{report.pool}.engine",
+            f"is {engine}, but {report.url} says it is {found}; expected auto",
+        )
 
 
 def _models(config: Config, survey: Survey) -> Iterator[Problem]:
@@ -49,8 +57,15 @@ def _models(config: Config, survey: Survey) -> Iterator[Problem]:
                 yield from _model_at(path, served, report)
         if model.context_window is not None:
             yield from _window(f"{path}.context_window", model.context_window, served, survey)
-        if model.thinking_budget is not None and model.thinking_budget != "refuse" and served.policy.budget_keeper == "refuse":
-            yield Problem(f"{path}.thinking_budget", f"is {model.thinking_budget}, which the engine cannot do; budgets will be refused")
+        if (
+            model.thinking_budget is not None
+            and model.thinking_budget != "refuse"
+            and served.policy.budget_keeper == "refuse"
+        ):
+            yield Problem(
+                f"{path}.thinking_budget",
+                f"is {model.thinking_budget}, which the engine cannot do; budgets will be refused",
+            )
         try:
             tokenizer(model.tokenizer)
         except ValueError as unusable:
@@ -64,19 +79,30 @@ def _models(config: Config, survey: Survey) -> Iterator[Problem]:
 def _model_at(path: str, served: ServedModel, report: BackendReport) -> Iterator[Problem]:
     ability = report.abilities.get(served.id)
     if ability is None:
-        yield Problem(f"{path}.upstream", f"{report.url} ({report.place}) does not list `{served.policy.upstream}`")
+        yield Problem(
+            f"{path}.upstream",
+            f"{report.url} ({report.place}) does not list `{served.policy.upstream}`",
+        )
         return
     yield from _tried(f"{path}.thinking_budget", served, report, ability)
 
 
-def _tried(path: str, served: ServedModel, report: BackendReport, ability: Capabilities) -> Iterator[Problem]:
+def _tried(
+    path: str, served: ServedModel, report: BackendReport, ability: Capabilities
+) -> Iterator[Problem]:
     if ability.trouble is not None:
-        yield Problem(report.place, f"{report.url} does not answer for {served.id}: {ability.trouble}")
+        yield Problem(
+            report.place, f"{report.url} does not answer for {served.id}: {ability.trouble}"
+        )
     if ability.has_usage is False:
         yield Problem(report.place, f"{report.url} tells no usage for {served.id}")
     if ability.budget_refusal and served.policy.budget_keeper == "engine":
         field = served.policy.engine.budget_field
-        yield Problem(path, f"{report.url} refuses {field} ({ability.budget_refusal}); set thinking_budget to edge or refuse")
+        yield Problem(
+            path,
+            f"{report.url} refuses {field} ({ability.budget_refusal}); set thinking_budget to "
+            f"edge or refuse",
+        )
 
 
 def _window(path: str, tokens: int, served: ServedModel, survey: Survey) -> Iterator[Problem]:

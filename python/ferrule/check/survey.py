@@ -23,8 +23,11 @@ PROBE_TIMEOUT_S = 60.0
 CHAT_ROUTE = "/v1/chat/completions"
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 
-_QUESTION = "Is this the same question as before? Answer with yes or no, and with nothing else. " * 8
-"""Longer than a block of vLLM's prefix cache, so that sending it again shows whether cached tokens are told."""
+_QUESTION = (
+    "Is this the same question as before? Answer with yes or no, and with nothing else. " * 8
+)
+"""Longer than a block of vLLM's prefix cache, so that sending it again shows whether cached tokens
+are told."""
 
 
 class Capabilities(msgspec.Struct):
@@ -42,7 +45,8 @@ class Capabilities(msgspec.Struct):
 
 
 class BackendReport(msgspec.Struct):
-    """One backend. `trouble`: why it is not well; empty when it is. `abilities`: by the id of the model here."""
+    """One backend. `trouble`: why it is not well; empty when it is. `abilities`: by the id of the
+    model here."""
 
     pool: str
     name: str
@@ -68,13 +72,19 @@ Progress = Callable[[str], None]
 
 
 async def run_survey(config: Config, *, probes: bool, progress: Progress) -> Survey:
-    """Asks all backends at once. `probes`: also lets each model generate three tokens. Raises ConfigError."""
+    """Asks all backends at once. `probes`: also lets each model generate three tokens. Raises
+    ConfigError."""
     found = [report for name in config.pools for report in await _members(config, name, progress)]
     async with aiohttp.ClientSession() as session:
         askings = [_client(config, report, session) for report in found]
         pairs = list(zip(found, askings, strict=True))
-        await _each("client", [_describe(config, report, client) for report, client in pairs], progress)
-        discovered_by_pool = {name: _discovered_of(report for report in found if report.pool == name) for name in config.pools}
+        await _each(
+            "client", [_describe(config, report, client) for report, client in pairs], progress
+        )
+        discovered_by_pool = {
+            name: _discovered_of(report for report in found if report.pool == name)
+            for name in config.pools
+        }
         survey = Survey(found, Catalog(config, discovered_by_pool), probes)
         work = [
             _examine(client, report, served, probes=probes)
@@ -104,7 +114,11 @@ async def _members(config: Config, pool: str, progress: Progress) -> list[Backen
     for spec in specs:
         name = name_of(pool, spec.url, taken)
         taken.add(name)
-        place = f"pools.{pool}.backends.{urls.index(spec.url)}" if spec.url in urls else f"pools.{pool}.discover"
+        place = (
+            f"pools.{pool}.backends.{urls.index(spec.url)}"
+            if spec.url in urls
+            else f"pools.{pool}.discover"
+        )
         members.append(BackendReport(pool, name, spec.url, place))
     return members
 
@@ -131,7 +145,9 @@ async def _discovered(config: Config, pool: str, progress: Progress) -> list[Bac
 
 def _client(config: Config, report: BackendReport, session: aiohttp.ClientSession) -> BackendClient:
     settings = config.pools[report.pool]
-    upstream = BackendConnections(report.url, authorization(settings, report.url), settings.timeouts.connect_s, Poller())
+    upstream = BackendConnections(
+        report.url, authorization(settings, report.url), settings.timeouts.connect_s, Poller()
+    )
     report.url = canonical_url(report.url)
     return BackendClient(session, upstream)
 
@@ -145,27 +161,44 @@ async def _describe(config: Config, report: BackendReport, client: BackendClient
 
 
 def _discovered_of(pool: Iterable[BackendReport]) -> DiscoveredModels:
-    return merge([report.description.discovered for report in pool if report.description is not None])
+    return merge(
+        [report.description.discovered for report in pool if report.description is not None]
+    )
 
 
 # What a backend does for one model
 
 
-async def _examine(client: BackendClient, report: BackendReport, served: ServedModel, *, probes: bool) -> None:
+async def _examine(
+    client: BackendClient, report: BackendReport, served: ServedModel, *, probes: bool
+) -> None:
     assert report.description is not None
-    listed = next((listed for listed in report.description.discovered.models if listed.id == served.policy.upstream), None)
+    listed = next(
+        (
+            listed
+            for listed in report.description.discovered.models
+            if listed.id == served.policy.upstream
+        ),
+        None,
+    )
     if listed is None:
         return
     ability = report.abilities[served.id] = Capabilities(window=listed.window)
     route = ENGINE_ROUTES.get(served.policy.engine.tokenize_route or "")
     if route is not None:
-        ability.counted_tokens = parse_token_count(await client.post(route, _body_to_count(served), ENGINE_TIMEOUT_S))
+        ability.counted_tokens = parse_token_count(
+            await client.post(route, _body_to_count(served), ENGINE_TIMEOUT_S)
+        )
     if probes:
         await _probe(client, served, ability)
 
 
 def _body_to_count(served: ServedModel) -> bytes:
-    body = {"model": served.id, "max_tokens": 1, "messages": [{"role": "user", "content": "How many tokens is this?"}]}
+    body = {
+        "model": served.id,
+        "max_tokens": 1,
+        "messages": [{"role": "user", "content": "How many tokens is this?"}],
+    }
     return tokenize_body(decode(msgspec.json.encode(body)), served.policy)
 
 
@@ -187,8 +220,13 @@ class _Completion(msgspec.Struct):
 
 
 async def _probe(client: BackendClient, served: ServedModel, ability: Capabilities) -> None:
-    """The same short question twice, for what only a second time shows; then once with a thinking budget."""
-    question = {"model": served.policy.upstream, "max_tokens": 1, "messages": [{"role": "user", "content": _QUESTION}]}
+    """The same short question twice, for what only a second time shows; then once with a thinking
+    budget."""
+    question = {
+        "model": served.policy.upstream,
+        "max_tokens": 1,
+        "messages": [{"role": "user", "content": _QUESTION}],
+    }
     await client.post(CHAT_ROUTE, msgspec.json.encode(question), PROBE_TIMEOUT_S)
     answer = await client.post(CHAT_ROUTE, msgspec.json.encode(question), PROBE_TIMEOUT_S)
     try:
@@ -203,7 +241,9 @@ async def _probe(client: BackendClient, served: ServedModel, ability: Capabiliti
     ability.reasoning_fields = tuple(field for field in REASONING_FIELDS if field in message)
     budget = served.policy.engine.budget_field
     if budget is not None:
-        refused = await client.post(CHAT_ROUTE, msgspec.json.encode({**question, budget: 1}), PROBE_TIMEOUT_S)
+        refused = await client.post(
+            CHAT_ROUTE, msgspec.json.encode({**question, budget: 1}), PROBE_TIMEOUT_S
+        )
         ability.budget_refusal = "" if refused.status == 200 else _describe_response(refused)
 
 
@@ -211,4 +251,8 @@ def _describe_response(answer: BackendResponse) -> str:
     """An answer other than the wanted one, in a few words."""
     if not answer.status:
         return answer.error
-    return f"HTTP {answer.status}: {backend_error(answer.status, answer.body)[2]}" if answer.status >= 400 else f"HTTP {answer.status}"
+    return (
+        f"HTTP {answer.status}: {backend_error(answer.status, answer.body)[2]}"
+        if answer.status >= 400
+        else f"HTTP {answer.status}"
+    )

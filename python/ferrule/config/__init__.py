@@ -1,4 +1,5 @@
-"""The configuration: one typed value, read from YAML, flags and the environment; every problem named with its path."""
+"""The configuration: one typed value, read from YAML, flags and the environment; every problem
+named with its path."""
 
 from ferrule.config.address import Address, BackendUrl, reason_of
 from ferrule.config.loading import from_flags, load, loads

@@ -1,6 +1,8 @@
-"""Where we listen and whom we call: `HOST:PORT` and backend URLs, normalised so that equal addresses are equal.
+"""Where we listen and whom we call: `HOST:PORT` and backend URLs, normalised so that equal
+addresses are equal.
 
-A backend's user and password leave the URL here and travel on as a secret. Nothing is resolved or opened.
+A backend's user and password leave the URL here and travel on as a secret. Nothing is resolved or
+opened.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Address(msgspec.Struct, frozen=True):
-    """`HOST:PORT`; an IPv6 host is written in brackets and kept without them. Port 0 asks the system for a free one."""
+    """`HOST:PORT`; an IPv6 host is written in brackets and kept without them. Port 0 asks the
+    system for a free one."""
 
     host: str
     port: int
@@ -38,7 +41,8 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class BackendUrl(msgspec.Struct, frozen=True):
-    """`url` is safe to show: no userinfo, no trailing slash, no default port. `authorization` is the header it asked for, if any."""
+    """`url` is safe to show: no userinfo, no trailing slash, no default port. `authorization` is
+    the header it asked for, if any."""
 
     url: str
     authorization: Secret | None = None
@@ -63,7 +67,8 @@ def parse_address(value: object) -> Address:
 
 
 def parse_backend_url(value: object) -> BackendUrl:
-    """An http or https URL, path prefix kept. ValueError says what would be right and never shows user or password."""
+    """An http or https URL, path prefix kept. ValueError says what would be right and never shows
+    user or password."""
     if not isinstance(value, str):
         raise ValueError("expected a URL such as http://10.0.0.11:8000")
     text = value.strip()
@@ -72,14 +77,18 @@ def parse_backend_url(value: object) -> BackendUrl:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise ValueError(f"`{shown}` is no URL; expected one such as http://10.0.0.11:8000") from None
+        raise ValueError(
+            f"`{shown}` is no URL; expected one such as http://10.0.0.11:8000"
+        ) from None
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname or port == 0:
         raise ValueError(f"`{shown}`: expected http://HOST[:PORT][/PREFIX] or https://…")
     if parts.query or parts.fragment:
         raise ValueError(f"`{shown}`: expected no query and no fragment")
     path = parts.path.rstrip("/")
     if any(not 0x21 <= ord(character) <= 0x7E for character in parts.hostname + path):
-        raise ValueError(f"`{shown}`: expected printable ASCII without spaces; percent-encode the rest")
+        raise ValueError(
+            f"`{shown}`: expected printable ASCII without spaces; percent-encode the rest"
+        )
     if path.endswith("/v1"):
         raise ValueError(f"`{shown}`: expected the URL without /v1, which is added")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -89,7 +98,11 @@ def parse_backend_url(value: object) -> BackendUrl:
 
 def reason_of(trouble: OSError) -> str:
     """Why an address could not be used, in the system's words alone."""
-    reason = trouble.strerror if isinstance(trouble, socket.gaierror) or not trouble.errno else os.strerror(trouble.errno)
+    reason = (
+        trouble.strerror
+        if isinstance(trouble, socket.gaierror) or not trouble.errno
+        else os.strerror(trouble.errno)
+    )
     return (reason or str(trouble)).lower()
 
 

@@ -1,6 +1,8 @@
-"""A YAML file as plain values: bounded in size, nodes and depth, no key twice, no tag that builds anything.
+"""A YAML file as plain values: bounded in size, nodes and depth, no key twice, no tag that builds
+anything.
 
-It knows nothing of settings. Merge keys are refused, since they are how a small file grows to a huge one while it is read.
+It knows nothing of settings. Merge keys are refused, since they are how a small file grows to a
+huge one while it is read.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def parse_document(text: bytes, source: str) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise ConfigError([Problem("", f"{error.problem or error.context}{place}")], source) from None
+        raise ConfigError(
+            [Problem("", f"{error.problem or error.context}{place}")], source
+        ) from None
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigError([Problem("", "expected YAML")], source) from None
 
@@ -54,14 +58,18 @@ class _Loader(yaml.SafeLoader):
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         for key, _ in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
-                raise yaml.constructor.ConstructorError(None, None, "merge keys (<<) are not supported", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, "merge keys (<<) are not supported", key.start_mark
+                )
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"`{key.value}` is given twice", key.start_mark)
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"`{key.value}` is given twice", key.start_mark
+                    )
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -74,9 +82,13 @@ def _check_extent(root: yaml.Node) -> None:
         node, depth = stack.pop()
         nodes += 1
         if nodes > NODE_LIMIT:
-            raise yaml.MarkedYAMLError(problem=f"expected at most {NODE_LIMIT} values", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(
+                problem=f"expected at most {NODE_LIMIT} values", problem_mark=node.start_mark
+            )
         if depth > DEPTH_LIMIT:
-            raise yaml.MarkedYAMLError(problem=f"expected at most {DEPTH_LIMIT} levels", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(
+                problem=f"expected at most {DEPTH_LIMIT} levels", problem_mark=node.start_mark
+            )
         stack.extend((child, depth + 1) for child in _children(node))
 
 

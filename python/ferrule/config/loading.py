@@ -20,15 +20,30 @@ from ferrule.config.shape import Shape
 DEFAULT_POOL = "default"
 
 
-def load(path: str | Path, flags: Flags = NO_FLAGS, environment: Mapping[str, str] | None = None) -> Config:
-    """The file's Config with the flags on top. ConfigError has every problem found. Relative paths are the file's."""
+def load(
+    path: str | Path, flags: Flags = NO_FLAGS, environment: Mapping[str, str] | None = None
+) -> Config:
+    """The file's Config with the flags on top. ConfigError has every problem found. Relative paths
+    are the file's."""
     place = Path(path)
     if flags.backends:
-        raise UsageError([Problem("--backend", f"expected either --backend or --config, which names the backends ({place})")])
+        raise UsageError(
+            [
+                Problem(
+                    "--backend",
+                    f"expected either --backend or --config, which names the backends ({place})",
+                )
+            ]
+        )
     return _finish(read_document(place), flags, environment, place)
 
 
-def loads(text: str, flags: Flags = NO_FLAGS, environment: Mapping[str, str] | None = None, source: str = "ferrule.yaml") -> Config:
+def loads(
+    text: str,
+    flags: Flags = NO_FLAGS,
+    environment: Mapping[str, str] | None = None,
+    source: str = "ferrule.yaml",
+) -> Config:
     """As `load`, from text; relative paths are the working directory's."""
     return _finish(parse_document(text.encode(), source), flags, environment, Path(source))
 
@@ -40,12 +55,20 @@ UNBOUNDED_INFLIGHT = 100_000
 def from_flags(flags: Flags, environment: Mapping[str, str] | None = None) -> Config:
     """A Config with one pool, `default`, of the `--backend` URLs, serving whatever they list."""
     if not flags.backends:
-        raise UsageError([Problem("--backend", "expected at least one backend URL, or --config FILE")])
-    document = {"pools": {DEFAULT_POOL: {"backends": list(flags.backends), "max_inflight": UNBOUNDED_INFLIGHT}}}
+        raise UsageError(
+            [Problem("--backend", "expected at least one backend URL, or --config FILE")]
+        )
+    document = {
+        "pools": {
+            DEFAULT_POOL: {"backends": list(flags.backends), "max_inflight": UNBOUNDED_INFLIGHT}
+        }
+    }
     return _finish(document, flags, environment, None)
 
 
-def _finish(document: object, flags: Flags, environment: Mapping[str, str] | None, place: Path | None) -> Config:
+def _finish(
+    document: object, flags: Flags, environment: Mapping[str, str] | None, place: Path | None
+) -> Config:
     source = str(place) if place else ""
     if document is not None and not isinstance(document, dict):
         raise ConfigError([Problem("", "expected a mapping of settings")], source)
@@ -107,7 +130,12 @@ def _normalize_sections(settings: dict[str, object]) -> dict[str, object]:
 def _normalize_pool(pool: object) -> object:
     if not isinstance(pool, dict) or not isinstance(pool.get("backends"), list):
         return pool
-    return {**pool, "backends": [entry if isinstance(entry, dict) else {"url": entry} for entry in pool["backends"]]}
+    return {
+        **pool,
+        "backends": [
+            entry if isinstance(entry, dict) else {"url": entry} for entry in pool["backends"]
+        ],
+    }
 
 
 def _resolve_paths(config: Config, folder: Path) -> Config:
@@ -125,14 +153,21 @@ def _with_tokenizer_path(model: ModelConfig, folder: Path) -> ModelConfig:
 
 
 def _missing_files(config: Config) -> list[Problem]:
-    wanted = [(f"models.{index}.tokenizer", model.tokenizer) for index, model in enumerate(config.models)]
+    wanted = [
+        (f"models.{index}.tokenizer", model.tokenizer) for index, model in enumerate(config.models)
+    ]
     wanted = [(path, name) for path, name in wanted if name.endswith(".json")]
     if config.auth.keys_file is not None:
         wanted.append(("auth.keys_file", config.auth.keys_file))
-    return [Problem(path, f"no such file: {name}") for path, name in wanted if not Path(name).is_file()]
+    return [
+        Problem(path, f"no such file: {name}") for path, name in wanted if not Path(name).is_file()
+    ]
 
 
 def _fill_models(config: Config) -> Config:
     only = next(iter(config.pools))
-    models = tuple(msgspec.structs.replace(model, pool=model.pool or only, upstream=model.upstream or model.id) for model in config.models)
+    models = tuple(
+        msgspec.structs.replace(model, pool=model.pool or only, upstream=model.upstream or model.id)
+        for model in config.models
+    )
     return msgspec.structs.replace(config, models=models)

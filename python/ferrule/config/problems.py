@@ -1,6 +1,8 @@
-"""What is wrong with a file that the operator wrote: always a path and what would be right, all of it at once.
+"""What is wrong with a file that the operator wrote: always a path and what would be right, all of
+it at once.
 
-Values never appear in a message where they may be secret; this module does not know which files there are.
+Values never appear in a message where they may be secret; this module does not know which files
+there are.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import msgspec
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One fault. `path` is dotted (`pools.rocm.backends.1`); empty when the fault is the file as a whole."""
+    """One fault. `path` is dotted (`pools.rocm.backends.1`); empty when the fault is the file as a
+    whole."""
 
     path: str
     message: str
@@ -21,12 +24,15 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class ConfigError(Exception):
-    """A file or a set of flags that cannot be used. `str()` has one line per problem, each with its source and path."""
+    """A file or a set of flags that cannot be used. `str()` has one line per problem, each with its
+    source and path."""
 
     def __init__(self, problems: Sequence[Problem], source: str = "") -> None:
         self.problems = list(problems)
         self.source = source
-        super().__init__("\n".join(f"{source}: {problem}" if source else str(problem) for problem in problems))
+        super().__init__(
+            "\n".join(f"{source}: {problem}" if source else str(problem) for problem in problems)
+        )
 
 
 class UsageError(ConfigError):

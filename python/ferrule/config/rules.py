@@ -24,9 +24,15 @@ def check(config: Config) -> list[Problem]:
 
 
 def _listening(config: Config) -> Iterator[Problem]:
-    if config.auth.keys_file is None and not config.auth.allow_anonymous and not config.listen.is_loopback:
+    if (
+        config.auth.keys_file is None
+        and not config.auth.allow_anonymous
+        and not config.listen.is_loopback
+    ):
         yield Problem(
-            "listen", f"{config.listen} is open to others; set auth.keys_file, listen on 127.0.0.1, or set auth.allow_anonymous: true"
+            "listen",
+            f"{config.listen} is open to others; set auth.keys_file, listen on 127.0.0.1, or set "
+            f"auth.allow_anonymous: true",
         )
     if config.listen == config.admin and config.listen.port != 0:
         yield Problem("admin", "expected another address than listen")
@@ -46,7 +52,10 @@ def _pools(config: Config) -> Iterator[Problem]:
         if not _HEALTH_PATH.fullmatch(pool.health.path):
             yield Problem(f"{path}.health.path", "expected a path such as /health")
         if pool.health.timeout_s > pool.health.interval_s:
-            yield Problem(f"{path}.health.timeout_s", f"expected at most interval_s ({pool.health.interval_s:g})")
+            yield Problem(
+                f"{path}.health.timeout_s",
+                f"expected at most interval_s ({pool.health.interval_s:g})",
+            )
 
 
 def _sources(pool: PoolConfig, path: str) -> Iterator[Problem]:
@@ -67,10 +76,16 @@ def _backends(pool: PoolConfig, path: str) -> Iterator[Problem]:
     for index, backend in enumerate(pool.backends):
         url = backend.url.url
         if url in first:
-            yield Problem(f"{path}.backends.{index}", f"`{url}` is already listed as {path}.backends.{first[url]}")
+            yield Problem(
+                f"{path}.backends.{index}",
+                f"`{url}` is already listed as {path}.backends.{first[url]}",
+            )
         first.setdefault(url, index)
         if backend.url.authorization is not None and pool.api_key is not None:
-            yield Problem(f"{path}.backends.{index}", "expected either a user in the URL or the pool's api_key, not both")
+            yield Problem(
+                f"{path}.backends.{index}",
+                "expected either a user in the URL or the pool's api_key, not both",
+            )
 
 
 def _models(config: Config) -> Iterator[Problem]:
@@ -78,12 +93,18 @@ def _models(config: Config) -> Iterator[Problem]:
     for index, model in enumerate(config.models):
         path = f"models.{index}"
         if not model.pool and len(config.pools) != 1:
-            yield Problem(f"{path}.pool", f"is required, since there is more than one pool: {_names(config)}")
+            yield Problem(
+                f"{path}.pool", f"is required, since there is more than one pool: {_names(config)}"
+            )
         if model.pool and model.pool not in config.pools:
-            yield Problem(f"{path}.pool", f"no pool `{model.pool}`; expected one of {_names(config)}")
+            yield Problem(
+                f"{path}.pool", f"no pool `{model.pool}`; expected one of {_names(config)}"
+            )
         if "*" in model.id:
             yield Problem(f"{path}.id", "expected a name without `*`; patterns go into aliases")
-        places = [(model.id, f"{path}.id")] + [(alias, f"{path}.aliases.{number}") for number, alias in enumerate(model.aliases)]
+        places = [(model.id, f"{path}.id")] + [
+            (alias, f"{path}.aliases.{number}") for number, alias in enumerate(model.aliases)
+        ]
         for name, place in places:
             if name in taken:
                 yield Problem(place, f"`{name}` is already taken by {taken[name]}")
@@ -93,11 +114,19 @@ def _models(config: Config) -> Iterator[Problem]:
 
 def _policy(config: Config, model: ModelConfig, path: str) -> Iterator[Problem]:
     if model.tokenizer not in _TOKENIZERS and not model.tokenizer.endswith(".json"):
-        yield Problem(f"{path}.tokenizer", f"expected {', '.join(_TOKENIZERS)} or the path of a tokenizer.json")
+        yield Problem(
+            f"{path}.tokenizer",
+            f"expected {', '.join(_TOKENIZERS)} or the path of a tokenizer.json",
+        )
     if model.thinking_budget == "edge" and not model.can_continue:
-        yield Problem(f"{path}.thinking_budget", "expected refuse or engine, since can_continue is false")
+        yield Problem(
+            f"{path}.thinking_budget", "expected refuse or engine, since can_continue is false"
+        )
     if "name" in model.dialect:
-        yield Problem(f"{path}.dialect.name", "expected single dialect; which dialect they change is said by `dialect` at the top")
+        yield Problem(
+            f"{path}.dialect.name",
+            "expected single dialect; which dialect they change is said by `dialect` at the top",
+        )
     dialect = Shape(environment={}, parsers={})
     dialect.section(Dialect, {**model.dialect, "name": config.dialect}, f"{path}.dialect")
     yield from dialect.problems
@@ -105,7 +134,9 @@ def _policy(config: Config, model: ModelConfig, path: str) -> Iterator[Problem]:
 
 def _limits(config: Config) -> Iterator[Problem]:
     if not _is_store(config.limits.store.reveal()):
-        yield Problem("limits.store", "expected memory or redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]")
+        yield Problem(
+            "limits.store", "expected memory or redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]"
+        )
 
 
 def _is_store(store: str) -> bool:
@@ -116,7 +147,12 @@ def _is_store(store: str) -> bool:
         port = parts.port
     except ValueError:
         return False
-    return parts.scheme in ("redis", "rediss") and bool(parts.hostname) and port != 0 and (parts.path.strip("/") or "0").isdigit()
+    return (
+        parts.scheme in ("redis", "rediss")
+        and bool(parts.hostname)
+        and port != 0
+        and (parts.path.strip("/") or "0").isdigit()
+    )
 
 
 def _names(config: Config) -> str:

@@ -1,6 +1,7 @@
 """Strings that must not be shown: a backend's key, a password inside a URL.
 
-Only `reveal` gives the text, so whoever sends it says so; repr, str, logs and tracebacks with locals show stars.
+Only `reveal` gives the text, so whoever sends it says so; repr, str, logs and tracebacks with
+locals show stars.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 def redact(url: str) -> str:
-    """The URL with user and password replaced by stars; text that is no URL loses everything before its last `@`."""
+    """The URL with user and password replaced by stars; text that is no URL loses everything before
+    its last `@`."""
     if "@" not in url:
         return url
     try:

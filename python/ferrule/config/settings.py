@@ -1,6 +1,8 @@
-"""Every setting there is, with its type, its unit in its name and its default: the configuration file on one page.
+"""Every setting there is, with its type, its unit in its name and its default: the configuration
+file on one page.
 
-Frozen and comparable, so that a reload can tell what changed. It decides nothing; `rules` says what goes together.
+Frozen and comparable, so that a reload can tell what changed. It decides nothing; `rules` says what
+goes together.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class AuthConfig(_Section, frozen=True):
     keys_file: Text | None = None
-    """After loading: an absolute path. None: the proxy is open, and then listens on loopback only."""
+    """After loading: an absolute path. None: the proxy is open, and then listens on loopback
+    only."""
     allow_anonymous: bool = False
 
 
@@ -108,7 +111,8 @@ class ModelConfig(_Section, frozen=True):
     thinking_budget: Literal["refuse", "engine", "edge"] | None = None
     """None: what the dialect says."""
     can_continue: bool = True
-    """Whether the chat template can go on from a half-written answer; without it no budget holds at the edge."""
+    """Whether the chat template can go on from a half-written answer; without it no budget holds at
+    the edge."""
     images: bool = False
     tokenizer: Text = "o200k_base"
     """o200k_base, cl100k_base, or (after loading) the absolute path of a tokenizer.json."""
@@ -153,7 +157,8 @@ class Config(_Section, frozen=True):
 
 
 class Flags(_Section, frozen=True):
-    """What the command line says; None: nothing. Flags win over the file. `backends` stand instead of a file."""
+    """What the command line says; None: nothing. Flags win over the file. `backends` stand instead
+    of a file."""
 
     backends: tuple[str, ...] = ()
     listen: str | None = None
@@ -166,7 +171,8 @@ NO_FLAGS = Flags()
 
 
 def find_model(models: Sequence[ModelConfig], name: str) -> ModelConfig | None:
-    """The model a client means: by id, then by alias in the order of the file. A `[1m]` suffix is no part of the name."""
+    """The model a client means: by id, then by alias in the order of the file. A `[1m]` suffix is
+    no part of the name."""
     name = name.removesuffix("[1m]")
     for model in models:
         if model.id == name:

@@ -1,6 +1,8 @@
-"""Plain values → typed settings: unknown keys, wrong types and ranges, and `${NAME}`, each problem with its path.
+"""Plain values → typed settings: unknown keys, wrong types and ranges, and `${NAME}`, each problem
+with its path.
 
-Walks the Structs' own annotations, so there is no second list of settings. What settings mean together is for `rules`.
+Walks the Structs' own annotations, so there is no second list of settings. What settings mean
+together is for `rules`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _WORDS = {
 
 
 class Shape:
-    """One reading of one document. `parsers` build the types that are written as text; problems gather in `problems`."""
+    """One reading of one document. `parsers` build the types that are written as text; problems
+    gather in `problems`."""
 
     def __init__(self, environment: Mapping[str, str], parsers: Mapping[type, Parser]) -> None:
         self.problems: list[Problem] = []
@@ -40,7 +43,8 @@ class Shape:
         self._parsers = parsers
 
     def section(self, kind: type[S], value: object, path: str) -> S | None:
-        """A Struct from a mapping; an empty section has its defaults. None when there was a problem below `path`."""
+        """A Struct from a mapping; an empty section has its defaults. None when there was a problem
+        below `path`."""
         if value is None:
             value = {}
         if not isinstance(value, dict):
@@ -49,7 +53,11 @@ class Shape:
         before = len(self.problems)
         hints = get_type_hints(kind, include_extras=True)
         self._refuse_unknown(list(hints), value, path)
-        filled = {name: self._read(hints[name], value[name], join(path, name)) for name in hints if name in value}
+        filled = {
+            name: self._read(hints[name], value[name], join(path, name))
+            for name in hints
+            if name in value
+        }
         for field in msgspec.structs.fields(kind):
             if field.required and field.name not in value:
                 self._problem(join(path, field.name), "is required")
@@ -70,7 +78,9 @@ class Shape:
         return self._leaf(kind, value, path)
 
     def _is_walked(self, kind: Any) -> bool:
-        return kind in self._parsers or (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
+        return kind in self._parsers or (
+            isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+        )
 
     def _items(self, kind: Any, value: object, path: str) -> Any:
         if value is None:
@@ -104,7 +114,9 @@ class Shape:
             return msgspec.convert(expanded, kind, strict=expanded == value)
         except msgspec.ValidationError as error:
             message, _, inner = str(error).partition(" - at `$")
-            return self._problem(path + inner.rstrip("`").replace("[", ".").replace("]", ""), _wording(message, kind))
+            return self._problem(
+                path + inner.rstrip("`").replace("[", ".").replace("]", ""), _wording(message, kind)
+            )
 
     def _expand(self, value: object, path: str) -> object:
         if isinstance(value, str):
@@ -123,7 +135,11 @@ class Shape:
         for found in _VARIABLE.finditer(text):
             name = found.group(1)
             if not _NAME.fullmatch(name):
-                return self._problem(path, f"expected ${{NAME}} with the name of an environment variable, got ${{{name}}}", _MISSING)
+                return self._problem(
+                    path,
+                    f"expected ${{NAME}} with the name of an environment variable, got ${{{name}}}",
+                    _MISSING,
+                )
             if name not in self._environment:
                 return self._problem(path, f"environment variable {name} is not set", _MISSING)
             parts += [text[end : found.start()], self._environment[name]]
@@ -134,7 +150,11 @@ class Shape:
         for name in value:
             if name not in known:
                 close = difflib.get_close_matches(str(name), known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(sorted(known))}"
+                hint = (
+                    f"did you mean {close[0]}?"
+                    if close
+                    else f"expected one of {', '.join(sorted(known))}"
+                )
                 self._problem(join(path, name), f"unknown setting; {hint}")
 
     def _problem(self, path: str, message: str, result: object = None) -> Any:

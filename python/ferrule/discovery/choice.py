@@ -1,4 +1,5 @@
-"""Which discovery finds a pool's backends: the configured list, a DNS name or a Kubernetes service."""
+"""Which discovery finds a pool's backends: the configured list, a DNS name or a Kubernetes
+service."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ def watcher_for(pool: str, settings: PoolConfig) -> Watcher:
     """Raises ConfigError where a cluster is to be asked and this is no pod of one."""
     found = settings.discover
     if found is None:
-        return StaticList([BackendSpec(backend.url.url, backend.weight) for backend in settings.backends])
+        return StaticList(
+            [BackendSpec(backend.url.url, backend.weight) for backend in settings.backends]
+        )
     if found.dns is not None:
         return DnsName(found.dns.host, found.dns.port, found.interval_s)
     assert found.kubernetes is not None

@@ -1,7 +1,9 @@
-"""Backends as the addresses of a name, such as a headless service: asked again every interval, by the system's resolver.
+"""Backends as the addresses of a name, such as a headless service: asked again every interval, by
+the system's resolver.
 
-A name that does not resolve keeps the last list, because no answer and "no such name" cannot be told apart through
-getaddrinfo; whether the last addresses still serve is for the health probes to say.
+A name that does not resolve keeps the last list, because no answer and "no such name" cannot be
+told apart through getaddrinfo; whether the last addresses still serve is for the health probes to
+say.
 """
 
 from __future__ import annotations
@@ -56,10 +58,19 @@ class DnsName:
             try:
                 async with asyncio.timeout(RESOLVE_TIMEOUT_S):
                     addresses = await self._resolve(self._host, self._port)
-            except (OSError, UnicodeError) as failure:  # TimeoutError is an OSError; UnicodeError: a label that IDNA refuses
-                log.warning("discovery: %s does not resolve, keeping the last list: %s", self._host, failure or "no answer in time")
+            except (
+                OSError,
+                UnicodeError,
+            ) as failure:  # TimeoutError is an OSError; UnicodeError: a label that IDNA refuses
+                log.warning(
+                    "discovery: %s does not resolve, keeping the last list: %s",
+                    self._host,
+                    failure or "no answer in time",
+                )
             else:
-                self._freshness.accept([BackendSpec(url_of(a, self._port)) for a in set(addresses)], on_change)
+                self._freshness.accept(
+                    [BackendSpec(url_of(a, self._port)) for a in set(addresses)], on_change
+                )
             await self._sleep(self._interval_s)
 
 

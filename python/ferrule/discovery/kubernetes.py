@@ -1,7 +1,8 @@
-"""Backends as the ready endpoints of a Kubernetes service: its EndpointSlices are listed, then watched.
+"""Backends as the ready endpoints of a Kubernetes service: its EndpointSlices are listed, then
+watched.
 
-Every end of a watch, for whatever reason, is followed by a new list, so an event that was missed is made good within
-`RELIST_S`. Whatever the API server fails to answer, the last list is kept.
+Every end of a watch, for whatever reason, is followed by a new list, so an event that was missed is
+made good within `RELIST_S`. Whatever the API server fails to answer, the last list is kept.
 """
 
 from __future__ import annotations
@@ -53,10 +54,19 @@ class Service(msgspec.Struct, frozen=True):
 
 def in_cluster(environ: Mapping[str, str]) -> ApiAccess:
     """The API as every pod is told of it. LookupError outside a cluster."""
-    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    host, port = (
+        environ.get("KUBERNETES_SERVICE_HOST"),
+        environ.get("KUBERNETES_SERVICE_PORT", "443"),
+    )
     if not host:
-        raise LookupError("discovery by kubernetes works inside a cluster: KUBERNETES_SERVICE_HOST is not set")
-    return ApiAccess(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", ACCOUNT / "token", ACCOUNT / "ca.crt")
+        raise LookupError(
+            "discovery by kubernetes works inside a cluster: KUBERNETES_SERVICE_HOST is not set"
+        )
+    return ApiAccess(
+        f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        ACCOUNT / "token",
+        ACCOUNT / "ca.crt",
+    )
 
 
 class KubernetesService:
@@ -87,18 +97,31 @@ class KubernetesService:
             began = self._clock()
             try:
                 await self._list_and_watch(on_change)
-            except (Expired, OSError, aiohttp.ClientError, ValueError) as failure:  # msgspec's errors are ValueErrors
+            except (
+                Expired,
+                OSError,
+                aiohttp.ClientError,
+                ValueError,
+            ) as failure:  # msgspec's errors are ValueErrors
                 self._failures += 1
-                log.warning("discovery: %s/%s: %s", self._service.namespace, self._service.name, failure or type(failure).__name__)
+                log.warning(
+                    "discovery: %s/%s: %s",
+                    self._service.namespace,
+                    self._service.name,
+                    failure or type(failure).__name__,
+                )
             else:
                 self._failures = self._failures + 1 if self._clock() - began < SHORT_WATCH_S else 0
             await self._sleep(self._pause_s())
 
     def _pause_s(self) -> float:
-        """Nothing after a watch that ran its time; else exponential, with full jitter so that replicas do not come back together."""
+        """Nothing after a watch that ran its time; else exponential, with full jitter so that
+        replicas do not come back together."""
         if self._failures == 0:
             return 0.0
-        return self._uniform(0.0, min(MAX_BACKOFF_S, BACKOFF_S * 2.0 ** min(self._failures - 1, 10)))
+        return self._uniform(
+            0.0, min(MAX_BACKOFF_S, BACKOFF_S * 2.0 ** min(self._failures - 1, 10))
+        )
 
     async def _list_and_watch(self, on_change: OnChange) -> None:
         async with self._session() as session:
@@ -109,7 +132,9 @@ class KubernetesService:
                     changed = held.apply(event)
                     self._failures = 0
                     if changed:
-                        self._freshness.accept(specs_of(held.slices.values(), self._service.port), on_change)
+                        self._freshness.accept(
+                            specs_of(held.slices.values(), self._service.port), on_change
+                        )
                     else:
                         self._freshness.confirm()
 
@@ -120,12 +145,18 @@ class KubernetesService:
         headers = {"accept": "application/json"}
         if access.token_file is not None:
             headers["authorization"] = f"Bearer {access.token_file.read_text().strip()}"
-        tls = ssl.create_default_context(cafile=access.ca_file) if access.ca_file is not None else True
+        tls = (
+            ssl.create_default_context(cafile=access.ca_file)
+            if access.ca_file is not None
+            else True
+        )
         return aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=tls))
 
     async def _list(self, session: aiohttp.ClientSession) -> Held:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
-        async with session.get(self._url(), params=self._selector(), timeout=timeout, raise_for_status=True) as answer:
+        async with session.get(
+            self._url(), params=self._selector(), timeout=timeout, raise_for_status=True
+        ) as answer:
             body = bytearray()
             async for chunk in answer.content.iter_any():
                 body += chunk
@@ -133,7 +164,9 @@ class KubernetesService:
                     raise ValueError("the list of endpoint slices is too long")
         return Held.of(msgspec.json.decode(body, type=SliceList))
 
-    async def _events(self, session: aiohttp.ClientSession, version: str) -> AsyncGenerator[Event, None]:
+    async def _events(
+        self, session: aiohttp.ClientSession, version: str
+    ) -> AsyncGenerator[Event, None]:
         # The server ends the watch in time; should its end be lost on the way, the deadline does.
         lasts_s = int(self._uniform(0.75, 1.0) * RELIST_S)
         params = self._selector() | {
@@ -143,19 +176,23 @@ class KubernetesService:
             "timeoutSeconds": str(lasts_s),
         }
         timeout = aiohttp.ClientTimeout(total=lasts_s + REQUEST_TIMEOUT_S)
-        async with session.get(self._url(), params=params, timeout=timeout, raise_for_status=True) as answer:
+        async with session.get(
+            self._url(), params=params, timeout=timeout, raise_for_status=True
+        ) as answer:
             async for line in _lines(answer.content):
                 yield msgspec.json.decode(line, type=Event)
 
     def _url(self) -> str:
-        return f"{self._access.url}/apis/discovery.k8s.io/v1/namespaces/{self._service.namespace}/endpointslices"
+        namespace = self._service.namespace
+        return f"{self._access.url}/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
 
     def _selector(self) -> dict[str, str]:
         return {"labelSelector": f"kubernetes.io/service-name={self._service.name}"}
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines. aiohttp's own line reader refuses those over 64 kB, and a slice of a hundred pods is longer."""
+    """Whole lines. aiohttp's own line reader refuses those over 64 kB, and a slice of a hundred
+    pods is longer."""
     rest = bytearray()
     async for chunk in stream.iter_any():
         rest += chunk

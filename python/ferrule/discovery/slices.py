@@ -1,7 +1,8 @@
-"""From EndpointSlices to backends: which endpoints of a service can be given requests, and at which address.
+"""From EndpointSlices to backends: which endpoints of a service can be given requests, and at which
+address.
 
-Pure; the types are the part of discovery.k8s.io/v1 that matters here. A service has several slices (by size, by address
-family), so a pod can be in more than one: it is one backend.
+Pure; the types are the part of discovery.k8s.io/v1 that matters here. A service has several slices
+(by size, by address family), so a pod can be in more than one: it is one backend.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Version(msgspec.Struct, rename="camel"):
 
 
 class Conditions(msgspec.Struct):
-    """Unknown (null) readiness counts as ready, unknown termination as not terminating: the API says so."""
+    """Unknown (null) readiness counts as ready, unknown termination as not terminating: the API
+    says so."""
 
     ready: bool | None = None
     terminating: bool | None = None
@@ -54,7 +56,8 @@ class Slice(msgspec.Struct, rename="camel"):
 
 
 class SliceList(msgspec.Struct):
-    """`kind` is checked because the empty list is a valid answer, and JSON of another kind must not be taken for it."""
+    """`kind` is checked because the empty list is a valid answer, and JSON of another kind must not
+    be taken for it."""
 
     kind: Literal["EndpointSliceList"]
     metadata: Version
@@ -78,9 +81,11 @@ class Status(msgspec.Struct):
 
 
 def specs_of(slices: Iterable[Slice], port: int | str) -> list[BackendSpec]:
-    """The backends behind `port`: a number, which the pods listen on, or the name of a port of the service."""
+    """The backends behind `port`: a number, which the pods listen on, or the name of a port of the
+    service."""
     by_pod: dict[str, str] = {}
-    # IPv4 before IPv6: the address by which a pod of both families is known must not depend on the order of slices.
+    # IPv4 before IPv6: the address by which a pod of both families is known must not depend on the
+    # order of slices.
     for one in sorted(slices, key=lambda s: (s.address_type, s.metadata.name)):
         number = port if isinstance(port, int) else _number(one, port)
         if number is None:
@@ -111,15 +116,20 @@ class Held(msgspec.Struct):
 
     @classmethod
     def of(cls, listed: SliceList) -> Held:
-        return cls({one.metadata.name: one for one in listed.items or ()}, listed.metadata.resource_version)
+        return cls(
+            {one.metadata.name: one for one in listed.items or ()}, listed.metadata.resource_version
+        )
 
     def apply(self, event: Event) -> bool:
-        """Take one event in; True: the slices may have changed. Raises Expired, or msgspec.DecodeError for what is no event."""
+        """Take one event in; True: the slices may have changed. Raises Expired, or
+        msgspec.DecodeError for what is no event."""
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=Status)
             raise Expired(f"{status.code} {status.message}")
         if event.type == "BOOKMARK":
-            self._advance(msgspec.json.decode(event.object, type=Bookmark).metadata.resource_version)
+            self._advance(
+                msgspec.json.decode(event.object, type=Bookmark).metadata.resource_version
+            )
             return False
         one = msgspec.json.decode(event.object, type=Slice)
         if not self._advance(one.metadata.resource_version):
@@ -133,7 +143,8 @@ class Held(msgspec.Struct):
         return True
 
     def _advance(self, version: str) -> bool:
-        # Versions compare as numbers (KEP-5504). A watch that tells what was before its list replays the past.
+        # Versions compare as numbers (KEP-5504). A watch that tells what was before its list
+        # replays the past.
         if version.isdecimal() and self.version.isdecimal() and int(version) <= int(self.version):
             return False
         self.version = version or self.version
@@ -141,4 +152,5 @@ class Held(msgspec.Struct):
 
 
 class Expired(Exception):
-    """The API ended a watch with an ERROR event, as it does when the version is too old (410): list again."""
+    """The API ended a watch with an ERROR event, as it does when the version is too old (410): list
+    again."""

@@ -1,4 +1,5 @@
-"""What every discovery offers: it calls back with the whole list whenever that has changed, and knows how old its knowledge is."""
+"""What every discovery offers: it calls back with the whole list whenever that has changed, and
+knows how old its knowledge is."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ OnChange = Callable[[list[BackendSpec]], None]
 
 
 class Watcher(Protocol):
-    """Failures to ask keep the last list: a pool is never emptied because somebody could not be reached."""
+    """Failures to ask keep the last list: a pool is never emptied because somebody could not be
+    reached."""
 
     stale_after_s: float
     """An age past which the list should not be called fresh any more."""

@@ -1,4 +1,5 @@
-"""The story of one request, told from its key to its log line. Everything else decides or moves bytes; only this puts it in order."""
+"""The story of one request, told from its key to its log line. Everything else decides or moves
+bytes; only this puts it in order."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from ferrule.catalog import ServedModel, list_body, model_body
 from ferrule.chat import passthrough as chat
 from ferrule.dialects import DIALECTS, Dialect
 from ferrule.errors import Failure, envelope
-from ferrule.gateway.responder import SHUTTING_DOWN, RequestContext, Responder, end_reason, overload_failure
+from ferrule.gateway.responder import (
+    SHUTTING_DOWN,
+    RequestContext,
+    Responder,
+    end_reason,
+    overload_failure,
+)
 from ferrule.gateway.state import AppState
 from ferrule.http import body
 from ferrule.http.request import Request
@@ -77,13 +84,16 @@ class Proxy:
         for stream in list(self.live):
             stream.fail("overloaded_error", SHUTTING_DOWN)
 
-    # ── Who asks, and for what ────────────────────────────────────────────────────────────────────────────────────────
+    # ── Who asks, and for what ────────────────────────────────────────────────────────────────────
 
-    def _surface(self, call: Request, record: RequestRecord) -> Awaitable[Response | StreamedResponse]:
+    def _surface(
+        self, call: Request, record: RequestRecord
+    ) -> Awaitable[Response | StreamedResponse]:
         if call.methods and call.method not in call.methods:
             raise Failure(
                 405,
-                f"{call.method} is not offered here; {' and '.join(call.methods)} {'is' if len(call.methods) == 1 else 'are'}.",
+                f"{call.method} is not offered here; {' and '.join(call.methods)} "
+                f"{'is' if len(call.methods) == 1 else 'are'}.",
                 headers={"allow": ", ".join(call.methods)},
             )
         if call.route == "root":
@@ -102,14 +112,19 @@ class Proxy:
     def _tenant(self, call: Request) -> Tenant:
         dialect = DIALECTS[self.state.config.dialect]
         headers = call.headers
-        return self.state.keys.find(headers.get("x-api-key"), headers.get("authorization"), dialect.missing_key_message)
+        return self.state.keys.find(
+            headers.get("x-api-key"), headers.get("authorization"), dialect.missing_key_message
+        )
 
     def _served(self, name: str, tenant: Tenant, record: RequestRecord) -> ServedModel:
         dialect = DIALECTS[self.state.config.dialect]
         record.model = name
         served = self.state.catalog.find(name)
         if served is None:
-            raise Failure(dialect.unknown_model_status, f"model: {name[:100]!r} is not served here; GET /v1/models lists what is")
+            raise Failure(
+                dialect.unknown_model_status,
+                f"model: {name[:100]!r} is not served here; GET /v1/models lists what is",
+            )
         tenant.check_model(name, served.id)
         record.label = served.label
         record.pool = served.pool
@@ -121,9 +136,11 @@ class Proxy:
         if self.state.is_overloaded or len(self.live) >= self.state.config.edge.max_streams:
             raise overload_failure()
 
-    # ── /v1/messages ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── /v1/messages ──────────────────────────────────────────────────────────────────────────────
 
-    async def messages(self, call: Request, tenant: Tenant, record: RequestRecord) -> Response | StreamedResponse:
+    async def messages(
+        self, call: Request, tenant: Tenant, record: RequestRecord
+    ) -> Response | StreamedResponse:
         self._check_room()
         raw = await body.read(call, self.state.config.body_limit_mb << 20)
         request = decode(raw)
@@ -148,9 +165,11 @@ class Proxy:
         finally:
             await lease.settle(record.tokens(estimate))
 
-    # ── /v1/messages/count_tokens ─────────────────────────────────────────────────────────────────────────────────────
+    # ── /v1/messages/count_tokens ─────────────────────────────────────────────────────────────────
 
-    async def count_tokens(self, call: Request, tenant: Tenant, record: RequestRecord) -> Response | StreamedResponse:
+    async def count_tokens(
+        self, call: Request, tenant: Tenant, record: RequestRecord
+    ) -> Response | StreamedResponse:
         self._check_room()
         raw = await body.read(call, self.state.config.body_limit_mb << 20)
         began = monotonic()
@@ -163,16 +182,20 @@ class Proxy:
         tokens = None
         if served.policy.dialect.count_tokens == "engine":
             key = session_key(call.headers, request, tenant.name)
-            tokens = await self.state.token_counter.ask_engine(self.state.pools[served.pool], request, served.policy, key)
+            tokens = await self.state.token_counter.ask_engine(
+                self.state.pools[served.pool], request, served.policy, key
+            )
         if tokens is None:
             tokens = await self.state.token_counter.estimate(served.tokenizer, request)
         self.state.metrics.count_tokens.observe(monotonic() - began)
         record.input_tokens = tokens
         return Response(200, b'{"input_tokens":%d}' % tokens, self._headers(call))
 
-    # ── /v1/chat/completions ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── /v1/chat/completions ──────────────────────────────────────────────────────────────────────
 
-    async def chat(self, call: Request, tenant: Tenant, record: RequestRecord) -> Response | StreamedResponse:
+    async def chat(
+        self, call: Request, tenant: Tenant, record: RequestRecord
+    ) -> Response | StreamedResponse:
         self._check_room()
         raw = await body.read(call, self.state.config.body_limit_mb << 20)
         request = chat.decode(raw)
@@ -190,26 +213,38 @@ class Proxy:
         finally:
             await lease.settle(record.tokens(estimate))
 
-    # ── /v1/models ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── /v1/models ────────────────────────────────────────────────────────────────────────────────
 
-    async def models(self, call: Request, tenant: Tenant, record: RequestRecord) -> Response | StreamedResponse:
+    async def models(
+        self, call: Request, tenant: Tenant, record: RequestRecord
+    ) -> Response | StreamedResponse:
         served = [model for model in self.state.catalog.all() if tenant.may_use(model.id)]
-        return Response(200, list_body(served, anthropic=_wants_anthropic_shape(call)), self._headers(call))
+        return Response(
+            200, list_body(served, anthropic=_wants_anthropic_shape(call)), self._headers(call)
+        )
 
-    async def model(self, call: Request, tenant: Tenant, record: RequestRecord) -> Response | StreamedResponse:
+    async def model(
+        self, call: Request, tenant: Tenant, record: RequestRecord
+    ) -> Response | StreamedResponse:
         name = call.argument
         served = self.state.catalog.find(name)
         if served is None:
-            raise Failure(404, f"model: {name[:100]!r} is not served here; GET /v1/models lists what is")
+            raise Failure(
+                404, f"model: {name[:100]!r} is not served here; GET /v1/models lists what is"
+            )
         tenant.check_model(name, served.id)
-        return Response(200, model_body(served, anthropic=_wants_anthropic_shape(call)), self._headers(call))
+        return Response(
+            200, model_body(served, anthropic=_wants_anthropic_shape(call)), self._headers(call)
+        )
 
-    # ── Answers and accounts ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── Answers and accounts ──────────────────────────────────────────────────────────────────────
 
     def _headers(self, call: Request) -> list[tuple[str, str]]:
         return [("request-id", call.request_id)]
 
-    def _refusal(self, call: Request, record: RequestRecord, failure: Failure, dialect: Dialect) -> Response | StreamedResponse:
+    def _refusal(
+        self, call: Request, record: RequestRecord, failure: Failure, dialect: Dialect
+    ) -> Response | StreamedResponse:
         """The failure as an answer; as an error event where a stream has begun."""
         failure = _apply_dialect(failure, dialect, is_from_backend=record.backend is not None)
         record.status, record.error = failure.status, failure.kind
@@ -222,7 +257,9 @@ class Proxy:
             self.state.metrics.limited.inc("key")
         is_wrapped = failure.gate and dialect.wrap_gate_errors and call.route != "chat"
         answer = Response(
-            failure.status, envelope(failure, call.request_id, wrapped=is_wrapped), [*self._headers(call), *failure.headers.items()]
+            failure.status,
+            envelope(failure, call.request_id, wrapped=is_wrapped),
+            [*self._headers(call), *failure.headers.items()],
         )
         answer.close_after = failure.status in (408, 413)
         return answer
@@ -240,7 +277,8 @@ _HANDLERS: dict[str, _Handler] = {
 
 
 def _estimate_tokens(raw: bytes) -> int:
-    """For a limit's entry; real usage settles it. Text in base64 is an image or a document, and is not counted as text."""
+    """For a limit's entry; real usage settles it. Text in base64 is an image or a document, and is
+    not counted as text."""
     text = _BASE64.sub(b"", raw) if b"base64" in raw else raw
     return len(text) // BYTES_PER_TOKEN
 
@@ -259,7 +297,9 @@ def _apply_dialect(failure: Failure, dialect: Dialect, *, is_from_backend: bool)
 
 def _wants_anthropic_shape(call: Request) -> bool:
     headers = call.headers
-    return "anthropic-version" in headers or ("x-api-key" in headers and "authorization" not in headers)
+    return "anthropic-version" in headers or (
+        "x-api-key" in headers and "authorization" not in headers
+    )
 
 
 def _hint(path: str) -> str:

@@ -1,6 +1,8 @@
-"""One admitted request, told to its client: as events, as a whole message, as chunks or as a completion.
+"""One admitted request, told to its client: as events, as a whole message, as chunks or as a
+completion.
 
-Builds the stream, lets `dispatch` find it a backend, and writes down what it came to. What went wrong is raised, for `proxy` to answer.
+Builds the stream, lets `dispatch` find it a backend, and writes down what it came to. What went
+wrong is raised, for `proxy` to answer.
 """
 
 from __future__ import annotations
@@ -40,11 +42,19 @@ class RequestContext(msgspec.Struct, gc=False):
 
 
 class Responder:
-    """One reply being told: its stream, the head in front of it, and the accounts behind it. `live` holds its stream meanwhile."""
+    """One reply being told: its stream, the head in front of it, and the accounts behind it. `live`
+    holds its stream meanwhile."""
 
-    def __init__(self, state: AppState, live: set[ResponseStream], admitted: RequestContext) -> None:
+    def __init__(
+        self, state: AppState, live: set[ResponseStream], admitted: RequestContext
+    ) -> None:
         self.state, self.live = state, live
-        self.call, self.served, self.lease, self.record = admitted.call, admitted.served, admitted.lease, admitted.record
+        self.call, self.served, self.lease, self.record = (
+            admitted.call,
+            admitted.served,
+            admitted.lease,
+            admitted.record,
+        )
         pool = state.pools.get(self.served.pool)
         if pool is None:  # a reload took the pool away since the model was found
             raise Failure(529, NO_BACKEND, headers={"retry-after": "1"})
@@ -53,13 +63,19 @@ class Responder:
     # In the four forms there are
 
     def events(self, translation: Translation, key: bytes | None) -> Awaitable[StreamedResponse]:
-        stream = self._new_stream("events", self._options(translation), translation.edge_budget_tokens)
-        return self._streamed(stream, self._sending(translation.body, key, translation.dropped), translation)
+        stream = self._new_stream(
+            "events", self._options(translation), translation.edge_budget_tokens
+        )
+        return self._streamed(
+            stream, self._sending(translation.body, key, translation.dropped), translation
+        )
 
     async def whole(self, translation: Translation, key: bytes | None) -> Response:
         options = self._options(translation)
         sending = self._sending(translation.body, key, translation.dropped)
-        if translation.edge_budget_tokens is not None:  # the edge must see the reasoning as it comes
+        if (
+            translation.edge_budget_tokens is not None
+        ):  # the edge must see the reasoning as it comes
             stream = self._new_stream("folded", options, translation.edge_budget_tokens)
             await self._deliver(stream, sending, translation)
             outcome = stream.outcome
@@ -70,24 +86,36 @@ class Responder:
             message, outcome = _core.translate_reply(options, stream.take_body())
         self.record.set_outcome(outcome)
         if outcome.fault_status is not None:
-            raise Failure(outcome.fault_status, outcome.fault_message or "", kind=outcome.fault_kind)
+            raise Failure(
+                outcome.fault_status, outcome.fault_message or "", kind=outcome.fault_kind
+            )
         return self._answer(message)
 
-    def chunks(self, sent: chat.ChatTranslation, model: str, key: bytes | None) -> Awaitable[StreamedResponse]:
-        stream = self._new_stream("chat", None, None, model_json=orjson.dumps(model).decode(), hide_usage=sent.hide_usage)
+    def chunks(
+        self, sent: chat.ChatTranslation, model: str, key: bytes | None
+    ) -> Awaitable[StreamedResponse]:
+        stream = self._new_stream(
+            "chat", None, None, model_json=orjson.dumps(model).decode(), hide_usage=sent.hide_usage
+        )
         return self._streamed(stream, self._sending(sent.body, key, sent.dropped), None)
 
-    async def completion(self, sent: chat.ChatTranslation, model: str, key: bytes | None) -> Response:
+    async def completion(
+        self, sent: chat.ChatTranslation, model: str, key: bytes | None
+    ) -> Response:
         stream = self._new_stream("whole", None, None)
         await self._deliver(stream, self._sending(sent.body, key, sent.dropped), None)
         reply = chat.rename_model(stream.take_body(), model)
-        self.record.input_tokens, self.record.cache_read_tokens, self.record.output_tokens = reply.usage
+        self.record.input_tokens, self.record.cache_read_tokens, self.record.output_tokens = (
+            reply.usage
+        )
         self.record.has_outcome = self.record.has_usage = True
         return self._answer(reply.body)
 
     # What they share
 
-    async def _streamed(self, stream: ResponseStream, sending: UpstreamRequest, translation: Translation | None) -> StreamedResponse:
+    async def _streamed(
+        self, stream: ResponseStream, sending: UpstreamRequest, translation: Translation | None
+    ) -> StreamedResponse:
         streams = self.state.metrics.streams
         streams.inc()
         self.call.stream = stream
@@ -108,17 +136,29 @@ class Responder:
             self.record.end_reason = _REASONS.get(stream.end or "", "backend_error")
         return StreamedResponse()
 
-    async def _deliver(self, stream: ResponseStream, sending: UpstreamRequest, translation: Translation | None) -> None:
+    async def _deliver(
+        self, stream: ResponseStream, sending: UpstreamRequest, translation: Translation | None
+    ) -> None:
         live, record = self.live, self.record
-        if len(live) >= self.state.config.edge.max_streams:  # many may have read their bodies at the same time
+        if (
+            len(live) >= self.state.config.edge.max_streams
+        ):  # many may have read their bodies at the same time
             raise overload_failure()
         live.add(stream)
         try:
             await send_with_retries(self.pool, stream, sending, record)
-            if translation is not None and translation.edge_budget_tokens is not None and stream.end == "budget":
+            if (
+                translation is not None
+                and translation.edge_budget_tokens is not None
+                and stream.end == "budget"
+            ):
                 stream.begin_continuation()
-                rest = build_continuation(translation, stream.reasoning_text, stream.outcome.output_tokens)
-                await send_with_retries(self.pool, stream, self._sending(rest, sending.key, translation.dropped), record)
+                rest = build_continuation(
+                    translation, stream.reasoning_text, stream.outcome.output_tokens
+                )
+                await send_with_retries(
+                    self.pool, stream, self._sending(rest, sending.key, translation.dropped), record
+                )
         finally:
             live.discard(stream)
             record.sent_at, record.first_event_at = stream.sent_at, stream.first_event_at
@@ -126,7 +166,13 @@ class Responder:
             raise Failure(529, SHUTTING_DOWN, headers={"retry-after": "2"})
 
     def _new_stream(
-        self, telling: str, options: ResponseOptions | None, budget_tokens: int | None, *, model_json: str = "", hide_usage: bool = False
+        self,
+        telling: str,
+        options: ResponseOptions | None,
+        budget_tokens: int | None,
+        *,
+        model_json: str = "",
+        hide_usage: bool = False,
     ) -> ResponseStream:
         timeouts = self.pool.settings.timeouts
         transport = self.call.transport
@@ -168,17 +214,29 @@ class Responder:
             discard_output=translation.discard_output,
         )
 
-    def _sending(self, upstream_body: bytes, key: bytes | None, dropped: tuple[str, ...]) -> UpstreamRequest:
+    def _sending(
+        self, upstream_body: bytes, key: bytes | None, dropped: tuple[str, ...]
+    ) -> UpstreamRequest:
         self.headers = [("request-id", self.call.request_id), *self.lease.headers().items()]
         if dropped:
             self.headers.append(("x-ferrule-dropped", ",".join(dropped)))
         return UpstreamRequest(
-            CHAT_ROUTE, upstream_body, key, self._head, self.record.trace_headers or forward_trace_headers(self.call.headers)
+            CHAT_ROUTE,
+            upstream_body,
+            key,
+            self._head,
+            self.record.trace_headers or forward_trace_headers(self.call.headers),
         )
 
     def _head(self, backend: str, affinity: str) -> bytes:
-        self.named = [*self.headers, ("x-ferrule-backend", backend), ("x-ferrule-affinity", affinity)]
-        return event_stream_head(self.named, chunked=self.call.takes_chunks, keep_alive=self.call.outlives_stream)
+        self.named = [
+            *self.headers,
+            ("x-ferrule-backend", backend),
+            ("x-ferrule-affinity", affinity),
+        ]
+        return event_stream_head(
+            self.named, chunked=self.call.takes_chunks, keep_alive=self.call.outlives_stream
+        )
 
     def _answer(self, payload: bytes) -> Response:
         self.record.status = 200
@@ -186,7 +244,13 @@ class Responder:
 
 
 # the stream's end → the reason in the metrics
-_REASONS = {"complete": "complete", "broken": "backend_error", "untouched": "backend_error", "timeout": "timeout", "overtime": "timeout"}
+_REASONS = {
+    "complete": "complete",
+    "broken": "backend_error",
+    "untouched": "backend_error",
+    "timeout": "timeout",
+    "overtime": "timeout",
+}
 
 
 def overload_failure() -> Failure:

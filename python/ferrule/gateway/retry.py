@@ -1,6 +1,8 @@
-"""Getting one request answered by a pool: choose a backend, send, wait for the first event; whatever fails before it, try the next.
+"""Getting one request answered by a pool: choose a backend, send, wait for the first event;
+whatever fails before it, try the next.
 
-Nothing of a failed attempt reaches the client. What the attempts came to is left in the stream; what cannot be mended is raised.
+Nothing of a failed attempt reaches the client. What the attempts came to is left in the stream;
+what cannot be mended is raised.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ NO_BACKEND = "No backend can take the request at the moment."
 
 
 class UpstreamRequest(msgspec.Struct):
-    """What is sent, and on whose behalf. `head` makes the client's head once the backend is known."""
+    """What is sent, and on whose behalf. `head` makes the client's head once the backend is
+    known."""
 
     path: str
     body: bytes
@@ -42,7 +45,8 @@ class UpstreamRequest(msgspec.Struct):
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
-    """What an attempt came to: for the backend's health, and for the client (None: the reply is told, or its body is there)."""
+    """What an attempt came to: for the backend's health, and for the client (None: the reply is
+    told, or its body is there)."""
 
     verdict: Verdict
     failure: Failure | None = None
@@ -55,8 +59,11 @@ _ANSWERED = AttemptResult(Verdict.OK)
 _NO_WORD = AttemptResult(Verdict.NEUTRAL)
 
 
-async def send_with_retries(pool: BackendPool, stream: ResponseStream, sending: UpstreamRequest, record: RequestRecord) -> None:
-    """Raises Failure when no backend could answer. What then is told, and how, depends on `stream.is_committed`."""
+async def send_with_retries(
+    pool: BackendPool, stream: ResponseStream, sending: UpstreamRequest, record: RequestRecord
+) -> None:
+    """Raises Failure when no backend could answer. What then is told, and how, depends on
+    `stream.is_committed`."""
     tried: set[str] = set()
     retries = 0
     while True:
@@ -83,14 +90,18 @@ async def send_with_retries(pool: BackendPool, stream: ResponseStream, sending: 
         pool.metrics.retries.inc(judgement.verdict.value)
 
 
-def _try_start(pool: BackendPool, key: bytes | None, tried: set[str]) -> tuple[Choice, Attempt] | None:
+def _try_start(
+    pool: BackendPool, key: bytes | None, tried: set[str]
+) -> tuple[Choice, Attempt] | None:
     """A backend and a place on it, if there is one now."""
     now = monotonic()
     choice = pool.balancer.choose(key, tried, now)
     return None if choice is None else (choice, pool.balancer.start(choice, key, now))
 
 
-async def _wait_in_queue(pool: BackendPool, key: bytes | None, tried: set[str], record: RequestRecord) -> tuple[Choice, Attempt]:
+async def _wait_in_queue(
+    pool: BackendPool, key: bytes | None, tried: set[str], record: RequestRecord
+) -> tuple[Choice, Attempt]:
     """Waits in the pool's queue while all are full."""
     take = partial(_try_start, pool, key, tried)
     began = monotonic()
@@ -109,10 +120,17 @@ async def _wait_in_queue(pool: BackendPool, key: bytes | None, tried: set[str], 
 
 
 async def _attempt(
-    pool: BackendPool, backend: Backend, stream: ResponseStream, sending: UpstreamRequest, record: RequestRecord
+    pool: BackendPool,
+    backend: Backend,
+    stream: ResponseStream,
+    sending: UpstreamRequest,
+    record: RequestRecord,
 ) -> AttemptResult:
     upstream = pool.upstream(backend)
-    chunks = (upstream.request_head(sending.path, len(sending.body), sending.extra_headers), sending.body)
+    chunks = (
+        upstream.request_head(sending.path, len(sending.body), sending.extra_headers),
+        sending.body,
+    )
     connection = upstream.take_idle()
     while True:
         is_kept = connection is not None
@@ -122,7 +140,12 @@ async def _attempt(
                 connection = await upstream.connect()
                 record.connected_s += monotonic() - began
             except ConnectFailed as failed:
-                return AttemptResult(Verdict.CONNECT_ERROR, _unreachable_failure(str(failed)), may_retry=True, code="connect_error")
+                return AttemptResult(
+                    Verdict.CONNECT_ERROR,
+                    _unreachable_failure(str(failed)),
+                    may_retry=True,
+                    code="connect_error",
+                )
         waiter = asyncio.get_running_loop().create_future()
         try:
             connection.start(stream, waiter, chunks)
@@ -135,7 +158,8 @@ async def _attempt(
         end = stream.end
         if not is_kept or end != "untouched":
             return _classify(stream, end)
-        # The backend closed a kept connection in the moment it was picked: it has read nothing, so the same again on a fresh one.
+        # The backend closed a kept connection in the moment it was picked: it has read nothing, so
+        # the same again on a fresh one.
         pool.metrics.retries.inc("stale_connection")
         connection = None
 
@@ -148,28 +172,49 @@ def _classify(stream: ResponseStream, end: str | None) -> AttemptResult:
     if end == "collected":
         return _ANSWERED if stream.status == 200 else _classify_refusal(stream)
     if end in ("timeout", "overtime"):
-        is_silence = end == "timeout" and not stream.has_started  # a long answer says nothing of the backend's health
-        failure = None if stream.has_started else Failure(504, "The backend did not answer in time.")
-        return AttemptResult(Verdict.BROKEN if is_silence else Verdict.NEUTRAL, failure, code="timeout")
-    if end == "untouched":  # also where a reply was to go on after its thinking budget: the client waits for the rest
+        is_silence = (
+            end == "timeout" and not stream.has_started
+        )  # a long answer says nothing of the backend's health
+        failure = (
+            None if stream.has_started else Failure(504, "The backend did not answer in time.")
+        )
         return AttemptResult(
-            Verdict.BROKEN, Failure(502, "The backend closed the connection without an answer."), may_retry=True, code="reset"
+            Verdict.BROKEN if is_silence else Verdict.NEUTRAL, failure, code="timeout"
+        )
+    if (
+        end == "untouched"
+    ):  # also where a reply was to go on after its thinking budget: the client waits for the rest
+        return AttemptResult(
+            Verdict.BROKEN,
+            Failure(502, "The backend closed the connection without an answer."),
+            may_retry=True,
+            code="reset",
         )
     if stream.has_started:
         return AttemptResult(Verdict.NEUTRAL, code="broken")
     outcome = stream.outcome
     if outcome.fault_status is None:
-        return AttemptResult(Verdict.BROKEN, Failure(502, stream.fault), may_retry=True, code="broken")
+        return AttemptResult(
+            Verdict.BROKEN, Failure(502, stream.fault), may_retry=True, code="broken"
+        )
     failure = Failure(outcome.fault_status, outcome.fault_message or "", kind=outcome.fault_kind)
     is_theirs = 400 <= failure.status < 500 and failure.status != 429
-    return AttemptResult(Verdict.NEUTRAL if is_theirs else Verdict.SERVER_ERROR, failure, may_retry=not is_theirs, code="error_event")
+    return AttemptResult(
+        Verdict.NEUTRAL if is_theirs else Verdict.SERVER_ERROR,
+        failure,
+        may_retry=not is_theirs,
+        code="error_event",
+    )
 
 
 def _classify_refusal(stream: ResponseStream) -> AttemptResult:
-    """An answer other than 200. Only engines' own trouble is worth another backend; a 4xx would be one everywhere."""
+    """An answer other than 200. Only engines' own trouble is worth another backend; a 4xx would be
+    one everywhere."""
     status = stream.status
     told_status, kind, message, is_draining = _core.backend_error(status, stream.take_body())
-    failure = Failure(told_status, message, kind=kind, headers=_retry_after(stream.retry_after, told_status))
+    failure = Failure(
+        told_status, message, kind=kind, headers=_retry_after(stream.retry_after, told_status)
+    )
     if is_draining:
         return AttemptResult(Verdict.DRAINING, failure, may_retry=True, code=str(status))
     if status == 429:

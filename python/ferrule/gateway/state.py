@@ -16,7 +16,8 @@ from ferrule.telemetry.tracing import Tracing
 
 
 class AppState(msgspec.Struct):
-    """What a worker has for its requests. A reload replaces single state; a request keeps those it began with."""
+    """What a worker has for its requests. A reload replaces single state; a request keeps those it
+    began with."""
 
     config: Config
     catalog: Catalog

@@ -1,4 +1,5 @@
-"""A request's body: read within limits, before and after inflation. A bomb is refused when it passes the limit, not when it has burst."""
+"""A request's body: read within limits, before and after inflation. A bomb is refused when it
+passes the limit, not when it has burst."""
 
 from __future__ import annotations
 
@@ -27,12 +28,17 @@ def _parse_coding(coding: str) -> str | None:
     if coding in ("", "identity"):
         return None
     if coding not in CONTENT_CODINGS:
-        raise Failure(415, f"content-encoding: {coding[:40]!r} is not supported; send the body as it is, or coded as gzip or deflate")
+        raise Failure(
+            415,
+            f"content-encoding: {coding[:40]!r} is not supported; send the body as it is, or "
+            f"coded as gzip or deflate",
+        )
     return coding
 
 
 async def _receive(call: Request, limit_bytes: int) -> bytes:
-    """A body that is not there yet: what promises to be too large is refused before it is waited for."""
+    """A body that is not there yet: what promises to be too large is refused before it is waited
+    for."""
     promised = call.headers.get("content-length")
     if promised is not None and int(promised) > limit_bytes:
         raise _too_large(limit_bytes)
@@ -42,7 +48,9 @@ async def _receive(call: Request, limit_bytes: int) -> bytes:
     try:
         return await _collect(call.content, limit_bytes)
     except TimeoutError as stalled:
-        raise Failure(408, "The request's body did not arrive in time.", headers={"connection": "close"}) from stalled
+        raise Failure(
+            408, "The request's body did not arrive in time.", headers={"connection": "close"}
+        ) from stalled
     finally:
         call.connection.body_since = None
 
@@ -61,7 +69,9 @@ async def _collect(content: StreamReader, limit_bytes: int) -> bytes:
 
 
 def _inflate(raw: bytes, coding: str, limit_bytes: int) -> bytes:
-    windows = (31,) if coding == "gzip" else (15, -15)  # deflate comes with and without the zlib header
+    windows = (
+        (31,) if coding == "gzip" else (15, -15)
+    )  # deflate comes with and without the zlib header
     for window in windows:
         inflater = zlib.decompressobj(window)
         try:
@@ -77,4 +87,8 @@ def _inflate(raw: bytes, coding: str, limit_bytes: int) -> bytes:
 
 
 def _too_large(limit_bytes: int) -> Failure:
-    return Failure(413, f"The request is larger than {limit_bytes // (1 << 20)} MB.", headers={"connection": "close"})
+    return Failure(
+        413,
+        f"The request is larger than {limit_bytes // (1 << 20)} MB.",
+        headers={"connection": "close"},
+    )

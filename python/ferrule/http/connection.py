@@ -1,6 +1,8 @@
-"""A client's connection: aiohttp's HTTP parser and request loop, with deadlines and flow control of our own.
+"""A client's connection: aiohttp's HTTP parser and request loop, with deadlines and flow control of
+our own.
 
-aiohttp cuts a half-sent header only after its keep-alive time and a stalled body never; one sweep a second does it here.
+aiohttp cuts a half-sent header only after its keep-alive time and a stalled body never; one sweep a
+second does it here.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ Serve = Callable[[Request], Awaitable[Response | StreamedResponse]]
 
 LINGER_S = 1.0
 UNSENT_BYTES = 128 << 10
-"""What the kernel may hold for a client beyond what is on its way: with megabytes there, a slow reader would look like none."""
+"""What the kernel may hold for a client beyond what is on its way: with megabytes there, a slow
+reader would look like none."""
 BODY_PROGRESS_BYTES = 8 << 10
 """A body gets on when so much more of it, or its end, has come: a byte now and then is a stall."""
 
@@ -50,7 +53,17 @@ class Writer(Protocol):
 class Connection(RequestHandler):
     """One client connection. `writer` is the stream being told to it, if any."""
 
-    __slots__ = ("_serve", "body_bytes", "body_since", "descriptor", "head_since", "idle_since", "stalled_bytes", "stalled_since", "writer")
+    __slots__ = (
+        "_serve",
+        "body_bytes",
+        "body_since",
+        "descriptor",
+        "head_since",
+        "idle_since",
+        "stalled_bytes",
+        "stalled_since",
+        "writer",
+    )
 
     def __init__(self, manager: web.Server, serve: Serve, **settings: Any) -> None:
         super().__init__(manager, **settings)
@@ -90,7 +103,8 @@ class Connection(RequestHandler):
         super().data_received(data)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """aiohttp asks after every read of a body, and would run its parser over nothing each time."""
+        """aiohttp asks after every read of a body, and would run its parser over nothing each
+        time."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
@@ -107,10 +121,13 @@ class Connection(RequestHandler):
     # The loop over requests
 
     async def start(self) -> None:
-        """aiohttp's own loop, less what an edge does not need: a task and a writer for each request, an access log."""
+        """aiohttp's own loop, less what an edge does not need: a task and a writer for each
+        request, an access log."""
         while not self._force_close:
             if self._messages:
-                await asyncio.sleep(0)  # requests that came in one go take turns with everybody else's
+                await asyncio.sleep(
+                    0
+                )  # requests that came in one go take turns with everybody else's
             else:
                 self._waiter = self._loop.create_future()
                 try:
@@ -137,7 +154,12 @@ class Connection(RequestHandler):
                 self.idle_since = monotonic()
             if self._paused and not await self._has_caught_up():
                 break
-            if not (payload.is_eof() or await self._has_read(payload)) or not keeps_alive or self._close or self._upgraded:
+            if (
+                not (payload.is_eof() or await self._has_read(payload))
+                or not keeps_alive
+                or self._close
+                or self._upgraded
+            ):
                 break
         if not self._force_close:
             self._task_handler = None
@@ -145,7 +167,8 @@ class Connection(RequestHandler):
                 self.transport.close()
 
     async def _has_caught_up(self) -> bool:
-        """A client that does not read its answers gets no further one. Until then the write deadline alone holds."""
+        """A client that does not read its answers gets no further one. Until then the write
+        deadline alone holds."""
         try:
             await self._drain_helper()
         except ConnectionError:
@@ -155,7 +178,9 @@ class Connection(RequestHandler):
 
     def _refuse(self, error: _ErrInfo) -> None:
         """What the HTTP parser does not take."""
-        answer = Response(error.status, envelope(Failure(error.status, "The request is not valid HTTP."), ""))
+        answer = Response(
+            error.status, envelope(Failure(error.status, "The request is not valid HTTP."), "")
+        )
         answer.close_after = True
         if self.transport is not None:
             answer.write(Request(ERROR, EMPTY_PAYLOAD, self, 0.0))
@@ -169,7 +194,8 @@ class Connection(RequestHandler):
         return message, payload
 
     async def _has_read(self, payload: StreamReader) -> bool:
-        """Whether the request's body came to its end. One that was refused unread gets a moment, so that its sender reads the refusal."""
+        """Whether the request's body came to its end. One that was refused unread gets a moment, so
+        that its sender reads the refusal."""
         try:
             async with asyncio.timeout(LINGER_S):
                 while not payload.is_eof():
@@ -181,7 +207,8 @@ class Connection(RequestHandler):
     # What the request handler tells
 
     def write_through(self, writer: Writer) -> None:
-        """`writer` writes to the transport until the request ends. What an earlier answer left there holds it from the start."""
+        """`writer` writes to the transport until the request ends. What an earlier answer left
+        there holds it from the start."""
         self.writer = writer
         if self._paused:
             writer.client_paused()

@@ -19,25 +19,21 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """`received_at`: seconds, monotonic. `content`: the body. `stream`: the stream that is told to the client, once there is one."""
+    """`received_at`: seconds, monotonic. `content`: the body. `stream`: the stream that is told to
+    the client, once there is one."""
 
     __slots__ = (
-        "argument",
-        "connection",
-        "content",
-        "headers",
-        "keeps_alive",
-        "method",
-        "methods",
-        "raw_path",
-        "received_at",
-        "request_id",
-        "route",
-        "stream",
-        "takes_chunks",
+        "argument", "connection", "content", "headers", "keeps_alive", "method", "methods",
+        "raw_path", "received_at", "request_id", "route", "stream", "takes_chunks",
     )  # fmt: skip
 
-    def __init__(self, message: RawRequestMessage, content: StreamReader, connection: Connection, received_at: float) -> None:
+    def __init__(
+        self,
+        message: RawRequestMessage,
+        content: StreamReader,
+        connection: Connection,
+        received_at: float,
+    ) -> None:
         self.method = message.method
         self.raw_path = message.path
         self.headers: Mapping[str, str] = message.headers
@@ -49,7 +45,8 @@ class Request:
         self.request_id = f"req_{getrandbits(96):024x}"
         self.stream: ResponseStream | None = None
         self.keeps_alive = not message.should_close
-        """Whether the connection is to carry another request: the client wants it, and the process is not draining."""
+        """Whether the connection is to carry another request: the client wants it, and the process
+        is not draining."""
         self.takes_chunks = message.version >= (1, 1)
         """HTTP/1.0 knows no chunked coding."""
 
@@ -59,7 +56,8 @@ class Request:
         return self.connection.transport
 
     def take_body(self) -> bytes:
-        """The body, if it came whole with its head; else nothing. Five calls into aiohttp's reader would say the same."""
+        """The body, if it came whole with its head; else nothing. Five calls into aiohttp's reader
+        would say the same."""
         content = self.content
         if content is EMPTY_PAYLOAD or not content._eof or content._exception is not None:
             return b""
@@ -69,7 +67,8 @@ class Request:
 
     @property
     def outlives_stream(self) -> bool:
-        """Whether the connection can carry another request after a stream: without chunked coding its end is the stream's."""
+        """Whether the connection can carry another request after a stream: without chunked coding
+        its end is the stream's."""
         return self.keeps_alive and self.takes_chunks
 
     def _cancel(self, error: BaseException) -> None:
@@ -81,6 +80,7 @@ _VARIANT = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 
 
 def message_id() -> str:
-    """`msg_` and a random UUID (version 4), put together by hand: uuid.UUID takes ten times as long."""
+    """`msg_` and a random UUID (version 4), put together by hand: uuid.UUID takes ten times as
+    long."""
     h = f"{getrandbits(128):032x}"
     return f"msg_{h[:8]}-{h[8:12]}-4{h[13:16]}-{_VARIANT[h[16]]}{h[17:20]}-{h[20:]}"

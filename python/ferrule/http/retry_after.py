@@ -1,4 +1,5 @@
-"""How long a backend asks to be left alone: `retry-after` is a number of seconds, or an HTTP date (RFC 9110 10.2.3)."""
+"""How long a backend asks to be left alone: `retry-after` is a number of seconds, or an HTTP date
+(RFC 9110 10.2.3)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from email.utils import parsedate_to_datetime
 
 
 def parse_retry_after(value: str | None, wall_now: float) -> float:
-    """From the header's value (None: absent) to seconds; 0 for what cannot be read. `wall_now`: seconds since 1970."""
+    """From the header's value (None: absent) to seconds; 0 for what cannot be read. `wall_now`:
+    seconds since 1970."""
     text = (value or "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])

@@ -1,4 +1,5 @@
-"""Which surface a path belongs to. Every route also stands under /api; a query string changes nothing."""
+"""Which surface a path belongs to. Every route also stands under /api; a query string changes
+nothing."""
 
 from __future__ import annotations
 

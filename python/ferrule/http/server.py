@@ -1,4 +1,5 @@
-"""The client port: connections in, calls out. It holds clients to their deadlines and the process to its number of connections."""
+"""The client port: connections in, calls out. It holds clients to their deadlines and the process
+to its number of connections."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ HEADER_LIMIT_BYTES = 16 << 10
 
 
 class ParserMissing(Exception):
-    """aiohttp runs on its pure-Python parser, which is slow and more lenient than is safe at an edge."""
+    """aiohttp runs on its pure-Python parser, which is slow and more lenient than is safe at an
+    edge."""
 
 
 async def _unused(request: BaseRequest) -> web.StreamResponse:
@@ -26,11 +28,15 @@ async def _unused(request: BaseRequest) -> web.StreamResponse:
 
 
 class Server(web.Server):
-    """aiohttp's low-level server with connections of ours. `serve` answers every call and never fails."""
+    """aiohttp's low-level server with connections of ours. `serve` answers every call and never
+    fails."""
 
     def __init__(self, serve: Serve, deadlines: Deadlines, max_connections: int) -> None:
         if aiohttp.http_parser.HttpRequestParser is aiohttp.http_parser.HttpRequestParserPy:
-            raise ParserMissing("aiohttp's compiled HTTP parser is missing: reinstall aiohttp from a wheel, or unset AIOHTTP_NO_EXTENSIONS")
+            raise ParserMissing(
+                "aiohttp's compiled HTTP parser is missing: reinstall aiohttp from a wheel, or "
+                "unset AIOHTTP_NO_EXTENSIONS"
+            )
         super().__init__(_unused, handler_cancellation=True)
         self._serve = serve
         self.deadlines = deadlines
@@ -58,9 +64,12 @@ class Server(web.Server):
             transport.abort()
 
     async def listen(self, host: str, port: int, *, shared: bool) -> tuple[str, int]:
-        """Opens the port; `shared`: other workers listen on it too. Returns the address that it really is."""
+        """Opens the port; `shared`: other workers listen on it too. Returns the address that it
+        really is."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self, host, port, backlog=BACKLOG, reuse_port=shared)
+        self._server = await loop.create_server(
+            self, host, port, backlog=BACKLOG, reuse_port=shared
+        )
         address = self._server.sockets[0].getsockname()
         return str(address[0]), int(address[1])
 

@@ -1,4 +1,5 @@
-"""The request side of the Messages API: bytes from a client → a chat-completions body for a backend. Pure: no I/O, no clock."""
+"""The request side of the Messages API: bytes from a client → a chat-completions body for a
+backend. Pure: no I/O, no clock."""
 
 from ferrule.messages.count import text_of, tokenize_body
 from ferrule.messages.policy import Policy

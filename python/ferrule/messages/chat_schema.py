@@ -1,4 +1,5 @@
-"""The chat-completions request as the engines read it. Field order is fixed: equal requests must give equal bytes."""
+"""The chat-completions request as the engines read it. Field order is fixed: equal requests must
+give equal bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class ToolCall(msgspec.Struct, tag_field="type", tag="function", gc=False):
 
 
 class ChatMessage(msgspec.Struct, omit_defaults=True, gc=False):
-    """One message; texts are JSON literals. `reasoning` and `reasoning_content` are two engines' names for one thing, never both."""
+    """One message; texts are JSON literals. `reasoning` and `reasoning_content` are two engines'
+    names for one thing, never both."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: msgspec.Raw
@@ -81,8 +83,8 @@ class StreamOptions(msgspec.Struct, gc=False):
 
 
 class TemplateKwargs(msgspec.Struct, omit_defaults=True, gc=False):
-    """What the chat template is told. DeepSeek's templates read `thinking`, the others `enable_thinking`; what a template
-    does not know it ignores, so both are sent."""
+    """What the chat template is told. DeepSeek's templates read `thinking`, the others
+    `enable_thinking`; what a template does not know it ignores, so both are sent."""
 
     enable_thinking: bool | None = None
     thinking: bool | None = None
@@ -90,7 +92,8 @@ class TemplateKwargs(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class ChatBody(msgspec.Struct, omit_defaults=True, gc=False):
-    """The whole request; absent members are left out, since some engines refuse null and empty ones."""
+    """The whole request; absent members are left out, since some engines refuse null and empty
+    ones."""
 
     model: str
     messages: list[ChatMessage]

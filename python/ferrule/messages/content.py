@@ -1,4 +1,5 @@
-"""Content blocks → what a chat message can hold: texts and images, in order. Every block type has its treatment here or in `turns`.
+"""Content blocks → what a chat message can hold: texts and images, in order. Every block type has
+its treatment here or in `turns`.
 
 An item is a text (a JSON literal) or an image.
 """
@@ -13,7 +14,17 @@ from ferrule.errors import InvalidRequest
 from ferrule.messages import media
 from ferrule.messages.chat_schema import ImagePart, ImageUrl, TextPart, encode
 from ferrule.messages.diagnostics import Diagnostics
-from ferrule.messages.json_text import BLANK_LINE, EMPTY, LINE, first_char, is_given, join, quote, string_in, wrap
+from ferrule.messages.json_text import (
+    BLANK_LINE,
+    EMPTY,
+    LINE,
+    first_char,
+    is_given,
+    join,
+    quote,
+    string_in,
+    wrap,
+)
 from ferrule.messages.policy import Policy
 from ferrule.messages.schema import Block, Source, blocks_in
 
@@ -48,7 +59,8 @@ class Reader(msgspec.Struct, frozen=True, gc=False):
 
 
 def items_of(block: Block, reader: Reader, path: str) -> list[Item]:
-    """Any block but those that `turns` takes itself. Raises InvalidRequest naming the block where the policy refuses it."""
+    """Any block but those that `turns` takes itself. Raises InvalidRequest naming the block where
+    the policy refuses it."""
     if block.type == "text":
         return [*text_in(block, path)]
     treat = _CONVERTERS.get(block.type)
@@ -75,15 +87,22 @@ def result_items(content: msgspec.Raw, reader: Reader, path: str) -> list[Item]:
     blocks = blocks_in(content, path)
     if isinstance(blocks, bytes):
         return [blocks]
-    return [item for index, block in enumerate(blocks) for item in items_of(block, reader, f"{path}.{index}")]
+    return [
+        item
+        for index, block in enumerate(blocks)
+        for item in items_of(block, reader, f"{path}.{index}")
+    ]
 
 
 def to_content(items: Sequence[Item]) -> msgspec.Raw:
-    """One string where there are texts only, so that string and list form give the same bytes; else a list of parts."""
+    """One string where there are texts only, so that string and list form give the same bytes; else
+    a list of parts."""
     texts = [item for item in items if isinstance(item, bytes)]
     if len(texts) == len(items):
         return msgspec.Raw(join(texts))
-    return msgspec.Raw(encode([TextPart(msgspec.Raw(item)) if isinstance(item, bytes) else item for item in items]))
+    return msgspec.Raw(
+        encode([TextPart(msgspec.Raw(item)) if isinstance(item, bytes) else item for item in items])
+    )
 
 
 def announce_tool(tool_name: str | None) -> bytes:
@@ -91,13 +110,18 @@ def announce_tool(tool_name: str | None) -> bytes:
 
 
 def texts_in(content: msgspec.Raw, path: str, depth: int = 0) -> list[bytes]:
-    """All text that nested content holds, one line for a hit, in order; encrypted and binary parts stay out."""
+    """All text that nested content holds, one line for a hit, in order; encrypted and binary parts
+    stay out."""
     blocks = blocks_in(content, path)
     if isinstance(blocks, bytes):
         return [blocks]
     if depth > _DEPTH_MAX:
         return []
-    return [text for index, block in enumerate(blocks) for text in _texts_of(block, f"{path}.{index}", depth + 1)]
+    return [
+        text
+        for index, block in enumerate(blocks)
+        for text in _texts_of(block, f"{path}.{index}", depth + 1)
+    ]
 
 
 def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
@@ -109,7 +133,11 @@ def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
     if is_given(block.return_code) and bytes(block.return_code) != b"0":
         texts.append(quote(f"exit status {str(block.return_code, 'utf-8')}"))
     references = blocks_in(block.tool_references, f"{path}.tool_references")
-    texts += [announce_tool(reference.tool_name) for reference in references if isinstance(reference, Block)]
+    texts += [
+        announce_tool(reference.tool_name)
+        for reference in references
+        if isinstance(reference, Block)
+    ]
     if isinstance(block.source, Source) and block.source.type == "text":
         texts += texts_in(block.source.data, f"{path}.source.data", depth)
     return texts + texts_in(block.content, f"{path}.content", depth)
@@ -117,7 +145,11 @@ def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
 
 def strings(*members: msgspec.Raw) -> list[bytes]:
     """Those that are non-empty strings; anything else in a hint is as good as absent."""
-    return [literal for literal in (bytes(member) for member in members if first_char(member) == '"') if literal != EMPTY]
+    return [
+        literal
+        for literal in (bytes(member) for member in members if first_char(member) == '"')
+        if literal != EMPTY
+    ]
 
 
 # Block by block
@@ -153,7 +185,9 @@ def _under(head: list[bytes], items: list[Item]) -> list[Item]:
 
 def _search_result(block: Block, reader: Reader, path: str) -> list[Item]:
     if reader.policy.dialect.search_results == "refuse":
-        raise InvalidRequest(path, "search_result blocks are not supported; send their text in text blocks")
+        raise InvalidRequest(
+            path, "search_result blocks are not supported; send their text in text blocks"
+        )
     head = [wrap(b"Search result: ", title, b"") for title in strings(block.title)]
     if isinstance(block.source, str):
         head.append(quote(f"Source: {block.source}"))
@@ -185,7 +219,8 @@ _CONVERTERS: Mapping[str, Callable[[Block, Reader, str], list[Item]]] = {
 
 
 def _server_history(block: Block, reader: Reader, path: str) -> list[Item]:
-    """What Anthropic's servers once did in this conversation, told as text where the setting says that nothing is lost in silence."""
+    """What Anthropic's servers once did in this conversation, told as text where the setting says
+    that nothing is lost in silence."""
     reader.diagnostics.drop(block.type)
     if reader.policy.dialect.server_tools == "drop":
         return []

@@ -1,4 +1,5 @@
-"""The second leg of a reply whose thinking budget the edge holds: the same conversation, going on from what was thought so far."""
+"""The second leg of a reply whose thinking budget the edge holds: the same conversation, going on
+from what was thought so far."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Thought(msgspec.Struct):
-    """The thinking stands in the content, closed, because that is what a template can go on from word by word."""
+    """The thinking stands in the content, closed, because that is what a template can go on from
+    word by word."""
 
     content: str
     role: str = "assistant"
@@ -26,7 +28,9 @@ def build_continuation(translation: Translation, reasoning: str, spent_tokens: i
     body["stream"] = msgspec.Raw(b"true")
     body["stream_options"] = msgspec.Raw(b'{"include_usage":true}')
     # the reasoning is over; a parser that waits for its end would take the answer for more of it
-    body["chat_template_kwargs"] = msgspec.Raw(_encode(TemplateKwargs(enable_thinking=False, thinking=False)))
+    body["chat_template_kwargs"] = msgspec.Raw(
+        _encode(TemplateKwargs(enable_thinking=False, thinking=False))
+    )
     body["continue_final_message"] = msgspec.Raw(b"true")
     body["add_generation_prompt"] = msgspec.Raw(b"false")
     return _encode(body)

@@ -1,8 +1,9 @@
 """The conversation: Messages turns → chat messages, in whatever order clients send them.
 
-Every tool call is answered directly after its assistant message, whatever the client's order: a result belongs to the nearest
-earlier unanswered call with its id, a call without result gets a short one, and a result without call becomes user text.
-Each message is told by itself and by what came before it alone, so the messages of one request are a prefix of the next one's.
+Every tool call is answered directly after its assistant message, whatever the client's order: a
+result belongs to the nearest earlier unanswered call with its id, a call without result gets a
+short one, and a result without call becomes user text. Each message is told by itself and by what
+came before it alone, so the messages of one request are a prefix of the next one's.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class _AssistantTurn(msgspec.Struct, gc=False):
             setattr(message, reasoning_field, msgspec.Raw(self.thought))
         if self.calls:
             message.tool_calls = self.calls
-        missing = [ChatMessage("tool", msgspec.Raw(INTERRUPTED), tool_call_id=call.id) for call in self.unanswered]
+        missing = [
+            ChatMessage("tool", msgspec.Raw(INTERRUPTED), tool_call_id=call.id)
+            for call in self.unanswered
+        ]
         return [message, *self.results, *missing]
 
 
@@ -79,7 +83,9 @@ class Conversation:
                 flat.append(turn)
                 has_turn = has_turn or turn.role != "system"
         if not has_turn:
-            flat.append(ChatMessage("user", _EMPTY))  # engines refuse a conversation without any turn
+            flat.append(
+                ChatMessage("user", _EMPTY)
+            )  # engines refuse a conversation without any turn
         return flat
 
     @property
@@ -138,7 +144,10 @@ class Conversation:
             elif block.type in ("tool_result", "mcp_tool_result"):
                 results.append((block, at))
             else:
-                texts += [b'"[image]"' if isinstance(item, ImagePart) else item for item in items_of(block, self._reader, at)]
+                texts += [
+                    b'"[image]"' if isinstance(item, ImagePart) else item
+                    for item in items_of(block, self._reader, at)
+                ]
         if texts or thoughts or calls:
             self._extend(texts, thoughts, calls)
         if results:
@@ -147,7 +156,8 @@ class Conversation:
     # Parts of a turn
 
     def _extend(self, texts: list[bytes], thoughts: list[bytes], calls: list[ToolCall]) -> None:
-        """A new assistant turn, or the rest of the one before: two in a row are one message to every template."""
+        """A new assistant turn, or the rest of the one before: two in a row are one message to
+        every template."""
         turn = self._turns[-1] if self._turns else None
         if not isinstance(turn, _AssistantTurn) or self._speaker != "assistant" or turn.results:
             turn = _AssistantTurn(None, None, [], [], [])
@@ -164,11 +174,19 @@ class Conversation:
     def _call(self, block: Block, path: str) -> ToolCall:
         if not block.name:
             raise InvalidRequest(f"{path}.name", "must be a non-empty string")
-        name = f"mcp__{block.server_name}__{block.name}" if block.type == "mcp_tool_use" else block.name
-        return ToolCall(engine_id(block.id or ""), CalledFunction(self._names.upstream(name), _arguments(block, path)))
+        name = (
+            f"mcp__{block.server_name}__{block.name}"
+            if block.type == "mcp_tool_use"
+            else block.name
+        )
+        return ToolCall(
+            engine_id(block.id or ""),
+            CalledFunction(self._names.upstream(name), _arguments(block, path)),
+        )
 
     def _has_plain_answer(self, block: Block) -> bool:
-        """Whether this was the usual result, a string for a waiting call, and is told: the short way for the bulk of a long history."""
+        """Whether this was the usual result, a string for a waiting call, and is told: the short
+        way for the bulk of a long history."""
         if block.is_error or first_char(block.content) != '"':
             return False
         call_id = engine_id(block.tool_use_id or "")
@@ -179,7 +197,8 @@ class Conversation:
         return True
 
     def _add_result(self, block: Block, path: str) -> tuple[list[Item], list[Item]]:
-        """(images for the user message that follows, the whole result as user items when no call waits for it)"""
+        """(images for the user message that follows, the whole result as user items when no call
+        waits for it)"""
         call_id = engine_id(block.tool_use_id or "")
         items = result_items(block.content, self._reader, f"{path}.content")
         if block.is_error:
@@ -207,7 +226,11 @@ class Conversation:
 def _attach_result(turn: _AssistantTurn, call_id: str, text: msgspec.Raw) -> str:
     """Puts a result behind its call; the name of the function that was called."""
     turn.results.append(ChatMessage("tool", text, tool_call_id=call_id))
-    place = 0 if turn.unanswered[0].id == call_id else [call.id for call in turn.unanswered].index(call_id)
+    place = (
+        0
+        if turn.unanswered[0].id == call_id
+        else [call.id for call in turn.unanswered].index(call_id)
+    )
     return turn.unanswered.pop(place).function.name
 
 
@@ -218,7 +241,8 @@ def _read_thinking(block: Block, path: str) -> list[bytes]:
 
 
 def _arguments(block: Block, path: str) -> str:
-    """The input as the client spelled it. Some clients send a JSON text of the object instead of the object."""
+    """The input as the client spelled it. Some clients send a JSON text of the object instead of
+    the object."""
     raw = str(block.input, "utf-8")
     if raw.startswith("{"):
         return raw

@@ -1,4 +1,5 @@
-"""What a prompt is made of, for counting its tokens: the texts for the gateway's own tokenizer, the body for an engine's count."""
+"""What a prompt is made of, for counting its tokens: the texts for the gateway's own tokenizer, the
+body for an engine's count."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from ferrule.messages.system import system_text
 from ferrule.messages.tools import visible_tools
 from ferrule.messages.translate import Prompt, build_prompt
 
-# What an image counts for in an estimate: some 1,500 tokens, whatever its size. Engines differ, none counts the base64
+# What an image counts for in an estimate: some 1,500 tokens, whatever its size. Engines differ,
+# none counts the base64
 _IMAGE_STAND_IN = "image " * 1_500
 _CALLS = frozenset({"tool_use", "mcp_tool_use", "server_tool_use"})
 
@@ -30,7 +32,8 @@ class _TokenizeBody(msgspec.Struct, omit_defaults=True):
 
 
 def text_of(request: MessagesRequest) -> list[str]:
-    """All text of a request: system, the tools on offer, messages. An image counts as a fixed length of text, its base64 never."""
+    """All text of a request: system, the tools on offer, messages. An image counts as a fixed
+    length of text, its base64 never."""
     literals: list[bytes] = []
     if (system := system_text(request.system, "system")) is not None:
         literals.append(system)
@@ -38,12 +41,17 @@ def text_of(request: MessagesRequest) -> list[str]:
         literals += _message_texts(message, f"messages.{index}.content")
     texts = [*map(unquote, literals), *request.documents.values()]
     for tool in visible_tools(request):
-        texts += [tool.name or "", *map(unquote, strings(tool.description)), str(tool.input_schema, "utf-8")]
+        texts += [
+            tool.name or "",
+            *map(unquote, strings(tool.description)),
+            str(tool.input_schema, "utf-8"),
+        ]
     return [text for text in texts if text]
 
 
 def tokenize_body(request: MessagesRequest, policy: Policy) -> bytes:
-    """The body that the engine's own counting route takes, with the prompt exactly as a request would have it."""
+    """The body that the engine's own counting route takes, with the prompt exactly as a request
+    would have it."""
     prompt = build_prompt(request, Reader(policy, Diagnostics(), request.documents), request.model)
     if policy.engine.tokenize_route == "llamacpp":
         return encode(
@@ -69,7 +77,8 @@ def tokenize_body(request: MessagesRequest, policy: Policy) -> bytes:
 
 
 def _kwargs(prompt: Prompt) -> TemplateKwargs | None:
-    """The counting routes ignore a top-level effort; the chat route puts it into the template's arguments like this."""
+    """The counting routes ignore a top-level effort; the chat route puts it into the template's
+    arguments like this."""
     kwargs, effort = prompt.plan.kwargs, prompt.plan.effort
     if effort is None:
         return kwargs
@@ -88,7 +97,11 @@ def _message_texts(message: Message, path: str) -> list[bytes]:
         return [] if text is None else [text]
     if isinstance(message.content, str):
         return [quote(message.content)]
-    return [text for index, block in enumerate(message.content) for text in _block_texts(block, f"{path}.{index}")]
+    return [
+        text
+        for index, block in enumerate(message.content)
+        for text in _block_texts(block, f"{path}.{index}")
+    ]
 
 
 def _block_texts(block: Block, path: str) -> list[bytes]:
@@ -110,7 +123,9 @@ def _document_texts(block: Block, source: Source, path: str) -> list[bytes]:
     head = strings(block.title, block.context)
     if source.type == "text":
         return head + texts_in(source.data, f"{path}.source.data")
-    return head + (_nested(source.content, f"{path}.source.content") if source.type == "content" else [])
+    return head + (
+        _nested(source.content, f"{path}.source.content") if source.type == "content" else []
+    )
 
 
 def _nested(content: msgspec.Raw, path: str) -> list[bytes]:
@@ -126,5 +141,7 @@ def _nested(content: msgspec.Raw, path: str) -> list[bytes]:
             texts += _document_texts(block, block.source, at)
         else:
             literal = string_in(block.text, at, "text")
-            texts += ([] if literal is None else [literal]) + texts_in(block.content, f"{at}.content")
+            texts += ([] if literal is None else [literal]) + texts_in(
+                block.content, f"{at}.content"
+            )
     return texts

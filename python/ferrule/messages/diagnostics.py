@@ -1,17 +1,20 @@
-"""What a request loses on its way: names for the `x-ferrule-dropped` header and lines for the log, each once and in order."""
+"""What a request loses on its way: names for the `x-ferrule-dropped` header and lines for the log,
+each once and in order."""
 
 from __future__ import annotations
 
 import re
 
 NAMES_MAX = 32
-"""A request can name thousands of things that nobody knows; the first of them tell the story, and a header stays one."""
+"""A request can name thousands of things that nobody knows; the first of them tell the story, and a
+header stays one."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Diagnostics:
-    """Collected while one request is rebuilt. Names come from clients, so only plain ones reach a header or a log."""
+    """Collected while one request is rebuilt. Names come from clients, so only plain ones reach a
+    header or a log."""
 
     def __init__(self) -> None:
         self.dropped: tuple[str, ...] = ()
@@ -26,7 +29,11 @@ class Diagnostics:
 
 
 def _with(diagnostics: tuple[str, ...], loss: str) -> tuple[str, ...]:
-    return diagnostics if len(diagnostics) >= NAMES_MAX or loss in diagnostics else (*diagnostics, loss)
+    return (
+        diagnostics
+        if len(diagnostics) >= NAMES_MAX or loss in diagnostics
+        else (*diagnostics, loss)
+    )
 
 
 def _plain(name: str) -> str:

@@ -1,7 +1,9 @@
-"""PDF documents → their text. Reading one takes up to seconds, so the caller does it off the loop and under its own time limit.
+"""PDF documents → their text. Reading one takes up to seconds, so the caller does it off the loop
+and under its own time limit.
 
-`pending` says what there is to read, `read` reads it, `resolve` puts the texts into the request. A document that cannot be read gives
-no text, and a note takes its place: never an error for what a client only attached.
+`pending` says what there is to read, `read` reads it, `resolve` puts the texts into the request. A
+document that cannot be read gives no text, and a note takes its place: never an error for what a
+client only attached.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ logging.getLogger("pypdf").setLevel(logging.CRITICAL)
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """A PDF to read: `path` is the block's place in the request, `data` its base64 as a JSON literal."""
+    """A PDF to read: `path` is the block's place in the request, `data` its base64 as a JSON
+    literal."""
 
     path: str
     data: bytes
@@ -64,7 +67,8 @@ def pending(request: MessagesRequest, policy: Policy) -> list[Pending]:
 
 
 def read(documents: Iterable[Pending]) -> Mapping[str, str]:
-    """Texts by path; one that cannot be read is missing. Blocks for as long as the reading takes."""
+    """Texts by path; one that cannot be read is missing. Blocks for as long as the reading
+    takes."""
     texts: dict[str, str] = {}
     for document in documents:
         try:
@@ -82,7 +86,8 @@ def resolve(request: MessagesRequest, texts: Mapping[str, str]) -> MessagesReque
 
 
 def text_of_pdf(pdf: bytes) -> str | None:
-    """The text of all pages, cut at `TEXT_CHARS_MAX`; None for what is no PDF, encrypted, too large, too long or without text."""
+    """The text of all pages, cut at `TEXT_CHARS_MAX`; None for what is no PDF, encrypted, too
+    large, too long or without text."""
     if len(pdf) > PDF_BYTES_MAX or not pdf.startswith(b"%PDF"):
         return None
     try:
@@ -111,7 +116,11 @@ def _pdfs(blocks: list[Block], path: str, depth: int) -> Iterator[Pending]:
         if block.type == "document" and isinstance(source, Source):
             if source.type == "base64" and source.media_type in (None, "application/pdf"):
                 yield Pending(at, bytes(source.data))
-        elif block.type in ("tool_result", "mcp_tool_result") and depth < _DEPTH_MAX and first_char(block.content) == "[":
+        elif (
+            block.type in ("tool_result", "mcp_tool_result")
+            and depth < _DEPTH_MAX
+            and first_char(block.content) == "["
+        ):
             inner = blocks_in(block.content, f"{at}.content")
             if isinstance(inner, list):
                 yield from _pdfs(inner, f"{at}.content", depth + 1)

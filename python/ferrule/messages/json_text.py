@@ -1,7 +1,9 @@
-"""Texts as JSON string literals, quotes and escapes included: from the client's body to the backend's without being decoded.
+"""Texts as JSON string literals, quotes and escapes included: from the client's body to the
+backend's without being decoded.
 
-Decoding and encoding again the texts of a large request takes three times as long as copying them. Literals are valid when they come
-here: msgspec checks escapes and surrogates of what it skips over. Two spellings of one text stay two spellings; a client keeps to one.
+Decoding and encoding again the texts of a large request takes three times as long as copying them.
+Literals are valid when they come here: msgspec checks escapes and surrogates of what it skips over.
+Two spellings of one text stay two spellings; a client keeps to one.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def unquote(literal: bytes) -> str:
 
 
 def first_char(raw: msgspec.Raw) -> str:
-    """The first character of an opaque member, which tells its kind; empty for an absent one. Copies nothing."""
+    """The first character of an opaque member, which tells its kind; empty for an absent one.
+    Copies nothing."""
     return chr(memoryview(raw)[0]) if raw is not NOTHING else ""
 
 
@@ -38,7 +41,8 @@ def is_given(raw: msgspec.Raw) -> bool:
 
 
 def string_in(raw: msgspec.Raw, path: str, member: str) -> bytes | None:
-    """The literal in an opaque member of what is at `path`; None for absent, null and empty. Raises InvalidRequest for no string."""
+    """The literal in an opaque member of what is at `path`; None for absent, null and empty. Raises
+    InvalidRequest for no string."""
     if first_char(raw) == '"':
         literal = bytes(raw)
         return None if literal == EMPTY else literal

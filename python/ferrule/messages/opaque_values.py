@@ -1,6 +1,8 @@
-"""Values this gateway once handed to a client and reads again in the history: signatures that carry the reasoning, wrapped tool ids.
+"""Values this gateway once handed to a client and reads again in the history: signatures that carry
+the reasoning, wrapped tool ids.
 
-Nothing is stored, so everything needed is inside the value. A foreign or broken value is never an error.
+Nothing is stored, so everything needed is inside the value. A foreign or broken value is never an
+error.
 """
 
 from __future__ import annotations
@@ -14,14 +16,16 @@ _WRAPPED_ID = re.compile(r"toolu_[0-9a-f]{18}_([A-Za-z0-9_-]+)")
 
 
 def reasoning_of(signature: str | None) -> str | None:
-    """The reasoning inside one of our signatures (`<prefix>` + base64url without padding); None for anything else."""
+    """The reasoning inside one of our signatures (`<prefix>` + base64url without padding); None for
+    anything else."""
     if not signature or not signature.startswith(SIGNATURES):
         return None
     return _unpack(signature.partition(".")[2])
 
 
 def engine_id(tool_id: str) -> str:
-    """The id the engine itself gave a tool call, when this is our wrapping of it; else the id as it is."""
+    """The id the engine itself gave a tool call, when this is our wrapping of it; else the id as it
+    is."""
     if tool_id[_MARK_AT : _MARK_AT + 1] != "_" or not tool_id.startswith("toolu_"):
         return tool_id
     match = _WRAPPED_ID.fullmatch(tool_id)

@@ -1,4 +1,5 @@
-"""What one model behind one engine allows, as the request side needs it: the lead-in to every decision, decided elsewhere."""
+"""What one model behind one engine allows, as the request side needs it: the lead-in to every
+decision, decided elsewhere."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def continues(self) -> bool:
         """Whether the backend goes on from a trailing assistant message."""
-        return self.can_continue and (self.engine.can_continue_final or self.engine.continues_unasked)
+        return self.can_continue and (
+            self.engine.can_continue_final or self.engine.continues_unasked
+        )
 
     @property
     def budget_keeper(self) -> Literal["refuse", "engine", "edge"]:

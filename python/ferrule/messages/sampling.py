@@ -1,4 +1,5 @@
-"""Sampling parameters within the ranges that a dialect promises: temperature, top_p, top_k, stop sequences, max_tokens."""
+"""Sampling parameters within the ranges that a dialect promises: temperature, top_p, top_k, stop
+sequences, max_tokens."""
 
 from __future__ import annotations
 
@@ -23,10 +24,18 @@ class Sampling(msgspec.Struct, frozen=True):
 _UNASKED = Sampling(None, None, None, None)
 
 
-def check_sampling(request: MessagesRequest, dialect: Dialect, diagnostics: Diagnostics) -> Sampling:
-    """Raises InvalidRequest for what is out of range; what the dialect does not take is left out."""
+def check_sampling(
+    request: MessagesRequest, dialect: Dialect, diagnostics: Diagnostics
+) -> Sampling:
+    """Raises InvalidRequest for what is out of range; what the dialect does not take is left
+    out."""
     temperature = request.temperature
-    if temperature is None and request.top_p is None and request.top_k is None and not request.stop_sequences:
+    if (
+        temperature is None
+        and request.top_p is None
+        and request.top_k is None
+        and not request.stop_sequences
+    ):
         return _UNASKED
     if temperature is not None and not 0 <= temperature <= 1:
         raise InvalidRequest("temperature", "must be from 0 to 1")
@@ -35,11 +44,17 @@ def check_sampling(request: MessagesRequest, dialect: Dialect, diagnostics: Diag
         temperature = dialect.temperature_when_only_top_k
     elif temperature is not None and top_k is None:
         top_k = dialect.top_k_when_only_temperature
-    return Sampling(temperature, _top_p(request, dialect, diagnostics), top_k, _stop(request, dialect, diagnostics))
+    return Sampling(
+        temperature,
+        _top_p(request, dialect, diagnostics),
+        top_k,
+        _stop(request, dialect, diagnostics),
+    )
 
 
 def check_max_tokens(request: MessagesRequest, dialect: Dialect, room_tokens: int | None) -> int:
-    """The limit to send. `room_tokens`: what the context window leaves, None when unknown. 0 stays 0: nothing is wanted back."""
+    """The limit to send. `room_tokens`: what the context window leaves, None when unknown. 0 stays
+    0: nothing is wanted back."""
     if request.max_tokens is None:
         raise InvalidRequest("max_tokens", "is required")
     if request.max_tokens < 0:
@@ -87,9 +102,13 @@ def _stop(request: MessagesRequest, dialect: Dialect, diagnostics: Diagnostics) 
         diagnostics.drop("stop_sequences")
         return None
     if dialect.stop_sequences_max is not None and len(sequences) > dialect.stop_sequences_max:
-        raise InvalidRequest("stop_sequences", f"must hold at most {dialect.stop_sequences_max} sequences")
+        raise InvalidRequest(
+            "stop_sequences", f"must hold at most {dialect.stop_sequences_max} sequences"
+        )
     longest = dialect.stop_sequence_chars_max
     for index, sequence in enumerate(sequences):
         if longest is not None and len(sequence) > longest:
-            raise InvalidRequest(f"stop_sequences.{index}", f"must be at most {longest} characters long")
+            raise InvalidRequest(
+                f"stop_sequences.{index}", f"must be at most {longest} characters long"
+            )
     return [sequence for sequence in sequences if sequence.strip()] or None

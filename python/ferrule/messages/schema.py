@@ -1,9 +1,11 @@
-"""The shape of a Messages request, read as permissively as clients need: unknown keys are skipped, null stands for absent.
+"""The shape of a Messages request, read as permissively as clients need: unknown keys are skipped,
+null stands for absent.
 
-Decides what is a request at all; what a dialect or a model allows is none of its business. One permissive `Block` instead of
-a tagged union, because an unknown block type must not fail the request. Tool inputs and schemas stay raw bytes: their key order
-and number spelling are part of the prompt, and re-serialising them would cost the backend's prefix cache. Texts stay raw as well,
-for speed (see `json_text`); nested content is read by `blocks_in` when somebody wants it.
+Decides what is a request at all; what a dialect or a model allows is none of its business. One
+permissive `Block` instead of a tagged union, because an unknown block type must not fail the
+request. Tool inputs and schemas stay raw bytes: their key order and number spelling are part of the
+prompt, and re-serialising them would cost the backend's prefix cache. Texts stay raw as well, for
+speed (see `json_text`); nested content is read by `blocks_in` when somebody wants it.
 """
 
 from __future__ import annotations
@@ -125,7 +127,8 @@ class ContextManagement(msgspec.Struct, gc=False):
 
 
 class Body(msgspec.Struct, gc=False):
-    """What is read of a body. Hints that steer nothing behind a chat-completions backend are not even named here."""
+    """What is read of a body. Hints that steer nothing behind a chat-completions backend are not
+    even named here."""
 
     model: str
     messages: list[Message]
@@ -149,7 +152,8 @@ class Body(msgspec.Struct, gc=False):
 
 
 class MessagesRequest(Body, gc=False):
-    """One request, with what was found out about it since. `documents`: texts of PDFs by the path of their block."""
+    """One request, with what was found out about it since. `documents`: texts of PDFs by the path
+    of their block."""
 
     documents: Mapping[str, str] = MappingProxyType({})
 
@@ -160,7 +164,8 @@ _block_decoder = msgspec.json.Decoder(Block)
 
 
 def blocks_in(content: msgspec.Raw, path: str) -> bytes | list[Block]:
-    """Nested content: a string stays a literal; one block stands for a list of it; absent, null and empty are an empty list."""
+    """Nested content: a string stays a literal; one block stands for a list of it; absent, null and
+    empty are an empty list."""
     try:
         match first_char(content):
             case '"':
@@ -180,11 +185,13 @@ def blocks_in(content: msgspec.Raw, path: str) -> bytes | list[Block]:
 
 
 def decode(body: bytes) -> MessagesRequest:
-    """The body of `/v1/messages` or `/v1/messages/count_tokens`. Raises InvalidRequest with the path of what is wrong."""
+    """The body of `/v1/messages` or `/v1/messages/count_tokens`. Raises InvalidRequest with the
+    path of what is wrong."""
     try:
         request = MessagesRequest(*msgspec.structs.astuple(_decoder.decode(body)))
         if not body.isascii():
-            body.decode()  # opaque parts are copied unread, so broken UTF-8 in them must be found here
+            # opaque parts are copied unread, so broken UTF-8 in them must be found here
+            body.decode()
     except msgspec.ValidationError as error:
         raise _explained(str(error)) from None
     except RecursionError:
@@ -197,7 +204,9 @@ def decode(body: bytes) -> MessagesRequest:
         raise InvalidRequest("messages", "must hold at least one message")
     for index, message in enumerate(request.messages):
         if message.role not in ROLES:
-            raise InvalidRequest(f"messages.{index}.role", "must be 'user', 'assistant' or 'system'")
+            raise InvalidRequest(
+                f"messages.{index}.role", "must be 'user', 'assistant' or 'system'"
+            )
     return request
 
 
@@ -216,5 +225,7 @@ def _explained(error: str, below: str = "") -> InvalidRequest:
         return InvalidRequest(f"{path}.{missing[1]}".lstrip("."), "is required")
     if expected := _EXPECTED.search(what):
         wanted = " or ".join(_JSON_NAMES.get(name, name) for name in expected[1].split(" | "))
-        return InvalidRequest(path or "body", f"must be {wanted}, not {_JSON_NAMES.get(expected[2], expected[2])}")
+        return InvalidRequest(
+            path or "body", f"must be {wanted}, not {_JSON_NAMES.get(expected[2], expected[2])}"
+        )
     return InvalidRequest(path or "body", what)

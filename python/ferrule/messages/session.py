@@ -1,7 +1,9 @@
-"""Which session a request belongs to, so that its turns meet the same backend's prefix cache. Never the user, never the key alone.
+"""Which session a request belongs to, so that its turns meet the same backend's prefix cache. Never
+the user, never the key alone.
 
-Order: Claude Code's header; the session in `metadata.user_id` (JSON form, `…_session_<uuid>` form, else the whole string); the
-opening of the conversation. The tenant is mixed in, so nobody can steer another tenant's sessions.
+Order: Claude Code's header; the session in `metadata.user_id` (JSON form, `…_session_<uuid>` form,
+else the whole string); the opening of the conversation. The tenant is mixed in, so nobody can steer
+another tenant's sessions.
 """
 
 from __future__ import annotations
@@ -33,9 +35,14 @@ class _UserId(msgspec.Struct):
 
 
 def session_key(headers: Mapping[str, str], request: MessagesRequest, tenant: str) -> bytes | None:
-    """16 bytes, the same on every replica; None: nothing to hold on to, the request may go anywhere. Header names are lowercase."""
+    """16 bytes, the same on every replica; None: nothing to hold on to, the request may go
+    anywhere. Header names are lowercase."""
     named = named_session(headers.get(HEADER), request.metadata)
-    return digest(tenant, "session", named.encode("utf-8", "surrogateescape")) if named else _opening_key(request, tenant)
+    return (
+        digest(tenant, "session", named.encode("utf-8", "surrogateescape"))
+        if named
+        else _opening_key(request, tenant)
+    )
 
 
 def named_session(header: str | None, metadata: msgspec.Raw) -> str | None:
@@ -52,7 +59,8 @@ def named_session(header: str | None, metadata: msgspec.Raw) -> str | None:
 
 
 def session_in(user_id: str) -> str:
-    """The session inside a user id, in either of Claude Code's forms; any other string is taken whole."""
+    """The session inside a user id, in either of Claude Code's forms; any other string is taken
+    whole."""
     if user_id.startswith("{"):
         try:
             return msgspec.json.decode(user_id, type=_UserId).session_id or user_id
@@ -62,7 +70,8 @@ def session_in(user_id: str) -> str:
 
 
 def digest(tenant: str, kind: str, *parts: bytes) -> bytes:
-    """One key from several texts; lengths are mixed in, so that no two lists of parts run together."""
+    """One key from several texts; lengths are mixed in, so that no two lists of parts run
+    together."""
     framed = b"".join([_of_kind(tenant, kind), *map(_framed, parts)])
     return hashlib.blake2b(framed, digest_size=_KEY_BYTES).digest()
 
@@ -79,7 +88,9 @@ def _framed(part: bytes) -> bytes:
 def _opening_key(request: MessagesRequest, tenant: str) -> bytes | None:
     """System text and first user message: they stay the same while the conversation grows."""
     system = system_text(request.system, "system")
-    user = next((_text_of(message.content) for message in request.messages if message.role == "user"), b"")
+    user = next(
+        (_text_of(message.content) for message in request.messages if message.role == "user"), b""
+    )
     return opening_key(tenant, system or b"", user)
 
 
@@ -90,6 +101,10 @@ def opening_key(tenant: str, system: bytes, user: bytes) -> bytes | None:
 
 def _text_of(content: str | list[Block] | None) -> bytes:
     if isinstance(content, list):
-        texts = [literal for literal in (bytes(block.text) for block in content) if literal not in (b"", b"null", EMPTY)]
+        texts = [
+            literal
+            for literal in (bytes(block.text) for block in content)
+            if literal not in (b"", b"null", EMPTY)
+        ]
         return join(texts) if texts else b""
     return quote(content) if content else b""

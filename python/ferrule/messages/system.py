@@ -1,6 +1,8 @@
-"""System text: the leading prompt, and system messages in the middle of a conversation, which stay where they are.
+"""System text: the leading prompt, and system messages in the middle of a conversation, which stay
+where they are.
 
-Hoisting a later system message to the front would change the prompt from its first byte and lose the backend's prefix cache.
+Hoisting a later system message to the front would change the prompt from its first byte and lose
+the backend's prefix cache.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ _ATTRIBUTION_LITERAL = b'"' + ATTRIBUTION.encode()
 
 
 def system_text(content: str | list[Block] | None, path: str) -> bytes | None:
-    """A literal, the same for string and list form; None: no text. A client's attribution line, which changes from request to
-    request, is removed: as a block of its own or as the first line of a longer text."""
+    """A literal, the same for string and list form; None: no text. A client's attribution line,
+    which changes from request to request, is removed: as a block of its own or as the first line of
+    a longer text."""
     if not content:
         return None
     if isinstance(content, str):
@@ -28,7 +31,8 @@ def system_text(content: str | list[Block] | None, path: str) -> bytes | None:
 
 
 def reminder(literal: bytes) -> bytes:
-    """System text for a template that takes no late system message: told by the user, marked so that the model can tell it apart."""
+    """System text for a template that takes no late system message: told by the user, marked so
+    that the model can tell it apart."""
     return wrap(rb"<system-reminder>\n", literal, rb"\n</system-reminder>")
 
 

@@ -1,4 +1,5 @@
-"""Whether the model thinks, how hard, and who holds a budget: `thinking` and `output_config.effort` by the dialect and the policy."""
+"""Whether the model thinks, how hard, and who holds a budget: `thinking` and `output_config.effort`
+by the dialect and the policy."""
 
 from __future__ import annotations
 
@@ -35,14 +36,21 @@ _kept = lru_cache(maxsize=32)(Plan)
 
 
 def plan(request: MessagesRequest, policy: Policy, client_model: str) -> Plan:
-    """Raises InvalidRequest for an effort outside the model's tiers; budgets are checked apart, by `checked_budget`."""
+    """Raises InvalidRequest for an effort outside the model's tiers; budgets are checked apart, by
+    `checked_budget`."""
     effort = _check_effort(request, policy, client_model)
     mode = _mode(request, policy, effort)
     # an effort may switch thinking on by itself in some engines, which would undo the switch
     told_effort = None if mode == "off" else effort
     reasoning = policy.dialect.reasoning
-    is_omitted = request.thinking is not None and request.thinking.display == "omitted" and reasoning == "thinking"
-    make = _kept if told_effort is None else Plan  # an effort is the client's own text: nothing to be kept
+    is_omitted = (
+        request.thinking is not None
+        and request.thinking.display == "omitted"
+        and reasoning == "thinking"
+    )
+    make = (
+        _kept if told_effort is None else Plan
+    )  # an effort is the client's own text: nothing to be kept
     return make(mode, told_effort, is_omitted, "drop" if mode == "off" else reasoning)
 
 
@@ -73,13 +81,23 @@ def _mode(request: MessagesRequest, policy: Policy, effort: str | None) -> Mode:
 
 def _check_effort(request: MessagesRequest, policy: Policy, client_model: str) -> str | None:
     """The last effort named: a system message may change it in the middle of a conversation."""
-    path, effort = "output_config.effort", request.output_config.effort if request.output_config else None
+    path, effort = (
+        "output_config.effort",
+        request.output_config.effort if request.output_config else None,
+    )
     for index, message in enumerate(request.messages):
         if message.output_config is not None and message.output_config.effort is not None:
             path, effort = f"messages.{index}.output_config.effort", message.output_config.effort
-    if effort is None or policy.effort is None or effort in policy.effort or policy.dialect.effort == "forwarded":
+    if (
+        effort is None
+        or policy.effort is None
+        or effort in policy.effort
+        or policy.dialect.effort == "forwarded"
+    ):
         return effort
     if policy.dialect.effort == "tolerated":
         return None
     tiers = ", ".join(policy.effort) or "none"
-    raise InvalidRequest(path, f"effort {effort!r} is not supported by {client_model}; it takes: {tiers}")
+    raise InvalidRequest(
+        path, f"effort {effort!r} is not supported by {client_model}; it takes: {tiers}"
+    )

@@ -1,4 +1,5 @@
-"""Tool names that backends refuse, mapped to ones they take: the same everywhere in a request, the same in every turn, no collisions."""
+"""Tool names that backends refuse, mapped to ones they take: the same everywhere in a request, the
+same in every turn, no collisions."""
 
 from __future__ import annotations
 
@@ -15,13 +16,18 @@ class ToolNames:
     """The names of one request. `declared`: all names in use, which a made-up one must not meet."""
 
     def __init__(self, declared: Collection[str]) -> None:
-        self._taken = {name for name in declared if _ACCEPTED.fullmatch(name)} if declared else set()
-        self._upstream: dict[str, str] = dict(zip(self._taken, self._taken, strict=True)) if self._taken else {}
+        self._taken = (
+            {name for name in declared if _ACCEPTED.fullmatch(name)} if declared else set()
+        )
+        self._upstream: dict[str, str] = (
+            dict(zip(self._taken, self._taken, strict=True)) if self._taken else {}
+        )
         self.changed: tuple[tuple[str, str], ...] = ()
         """(name upstream, name the client knows) where they differ."""
 
     def upstream(self, name: str) -> str:
-        """The name the backend gets. A made-up one depends on the name alone, unless that very name is taken."""
+        """The name the backend gets. A made-up one depends on the name alone, unless that very name
+        is taken."""
         known = self._upstream.get(name)
         if known is None:
             known = name
@@ -36,7 +42,9 @@ class ToolNames:
         head = _ODD.sub("_", name)[:_HEAD_CHARS]
         salt = 0
         while True:
-            digest = hashlib.sha256(f"{salt}:{name}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
+            digest = hashlib.sha256(f"{salt}:{name}".encode("utf-8", "surrogatepass")).hexdigest()[
+                :8
+            ]
             candidate = f"{head}_{digest}"
             if candidate not in self._taken:
                 return candidate

@@ -1,7 +1,8 @@
-"""Which tools the model is offered, and as what: deferred ones, typed ones, those no backend can run; and `tool_choice`.
+"""Which tools the model is offered, and as what: deferred ones, typed ones, those no backend can
+run; and `tool_choice`.
 
-Always-present tools come first and loaded deferred ones after them in the order in which they were loaded, so that loading one
-changes the end of the tool list and not its middle.
+Always-present tools come first and loaded deferred ones after them in the order in which they were
+loaded, so that loading one changes the end of the tool list and not its middle.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ class ToolSet(msgspec.Struct):
     single_call: bool = False
 
 
-def build_tool_set(request: MessagesRequest, policy: Policy, names: ToolNames, diagnostics: Diagnostics) -> ToolSet:
-    """Raises InvalidRequest for a tool without a name, and where the client insists on a tool that cannot be had."""
+def build_tool_set(
+    request: MessagesRequest, policy: Policy, names: ToolNames, diagnostics: Diagnostics
+) -> ToolSet:
+    """Raises InvalidRequest for a tool without a name, and where the client insists on a tool that
+    cannot be had."""
     choice = request.tool_choice
     if not request.tools and choice is None and not _has_changes(request):
         return ToolSet()
@@ -45,7 +49,11 @@ def build_tool_set(request: MessagesRequest, policy: Policy, names: ToolNames, d
         if choice.type != "auto" or choice.disable_parallel_tool_use:
             diagnostics.drop("tool_choice")
         choice = None
-    if choice is not None and choice.type == "tool" and _is_unavailable(choice, offered, unavailable, policy):
+    if (
+        choice is not None
+        and choice.type == "tool"
+        and _is_unavailable(choice, offered, unavailable, policy)
+    ):
         diagnostics.drop("tool_choice")
         choice = None
     if not functions:
@@ -57,7 +65,8 @@ def build_tool_set(request: MessagesRequest, policy: Policy, names: ToolNames, d
 
 
 def visible_tools(request: MessagesRequest) -> list[Tool]:
-    """The client's tools without the deferred ones that nothing has loaded yet and those only code may call."""
+    """The client's tools without the deferred ones that nothing has loaded yet and those only code
+    may call."""
     always: list[Tool] = []
     deferred: dict[str, Tool] = {}
     for tool in request.tools or ():
@@ -74,7 +83,11 @@ def visible_tools(request: MessagesRequest) -> list[Tool]:
 
 def _has_changes(request: MessagesRequest) -> bool:
     for message in request.messages:
-        if message.role == "system" and isinstance(message.content, list) and any(map(_is_change, message.content)):
+        if (
+            message.role == "system"
+            and isinstance(message.content, list)
+            and any(map(_is_change, message.content))
+        ):
             return True
     return False
 
@@ -83,7 +96,9 @@ def _is_change(block: Block) -> bool:
     return block.type in ("tool_addition", "tool_removal")
 
 
-def _after_changes(request: MessagesRequest, always: list[Tool], deferred: dict[str, Tool]) -> list[Tool]:
+def _after_changes(
+    request: MessagesRequest, always: list[Tool], deferred: dict[str, Tool]
+) -> list[Tool]:
     shown: dict[str, Tool] = {tool.name or "": tool for tool in always}
     hidden = dict(deferred)
     if request.tool_choice is not None and request.tool_choice.name in hidden:
@@ -110,13 +125,18 @@ def _changes(request: MessagesRequest) -> Iterator[tuple[bool, str, Tool | None]
                 yield from ((True, name, None) for name in _find_references(block))
             elif _is_change(block) and block.tool is not None:
                 definition = _read_definition(block) if block.type == "tool_addition" else None
-                name = (definition.name if definition else None) or block.tool.name or block.tool.tool_name
+                name = (
+                    (definition.name if definition else None)
+                    or block.tool.name
+                    or block.tool.tool_name
+                )
                 if name:
                     yield block.type == "tool_addition", name, definition
 
 
 def _find_references(block: Block) -> Iterator[str]:
-    """Names in a result: `tool_reference` blocks, alone or inside a search result's `tool_references`."""
+    """Names in a result: `tool_reference` blocks, alone or inside a search result's
+    `tool_references`."""
     if first_char(block.content) not in ("[", "{"):
         return
     blocks = blocks_in(block.content, "content")
@@ -124,7 +144,11 @@ def _find_references(block: Block) -> Iterator[str]:
         if inner.tool_name:
             yield inner.tool_name
         found = blocks_in(inner.tool_references, "tool_references")
-        yield from (reference.tool_name for reference in found if isinstance(reference, Block) and reference.tool_name)
+        yield from (
+            reference.tool_name
+            for reference in found
+            if isinstance(reference, Block) and reference.tool_name
+        )
 
 
 def _read_definition(block: Block) -> Tool | None:
@@ -137,7 +161,9 @@ def _read_definition(block: Block) -> Tool | None:
     return tool if tool.name else None
 
 
-def _partition(request: MessagesRequest, policy: Policy, diagnostics: Diagnostics) -> tuple[list[Tool], list[Tool]]:
+def _partition(
+    request: MessagesRequest, policy: Policy, diagnostics: Diagnostics
+) -> tuple[list[Tool], list[Tool]]:
     """(tools to offer, tools no backend can run)"""
     offered: list[Tool] = []
     unavailable: list[Tool] = []
@@ -151,8 +177,14 @@ def _partition(request: MessagesRequest, policy: Policy, diagnostics: Diagnostic
         if policy.dialect.server_tools != "drop":
             diagnostics.warn(tool.type or "", "no backend can run this tool; it is left out")
     blocking = [tool for tool in unavailable if family(tool.type or "") not in TOOL_SEARCH_FAMILIES]
-    if policy.dialect.server_tools == "report" and blocking and len(unavailable) == len(request.tools or ()):
-        raise InvalidRequest("tools", f"{blocking[0].type} cannot be run here; offer at least one tool of your own")
+    if (
+        policy.dialect.server_tools == "report"
+        and blocking
+        and len(unavailable) == len(request.tools or ())
+    ):
+        raise InvalidRequest(
+            "tools", f"{blocking[0].type} cannot be run here; offer at least one tool of your own"
+        )
     return offered, unavailable
 
 
@@ -163,7 +195,11 @@ def _function(tool: Tool, names: ToolNames) -> FunctionTool:
         return FunctionTool(Function(name, typed.description, typed.parameters))
     schema = _member(tool, tool.input_schema, "{", "input_schema must be an object")
     description = _member(tool, tool.description, '"', "description must be a string")
-    return FunctionTool(Function(name, description, _NO_PARAMETERS if schema is NOTHING else schema, tool.strict or None))
+    return FunctionTool(
+        Function(
+            name, description, _NO_PARAMETERS if schema is NOTHING else schema, tool.strict or None
+        )
+    )
 
 
 def _member(tool: Tool, raw: msgspec.Raw, starts_with: str, expected: str) -> msgspec.Raw:
@@ -176,15 +212,22 @@ def _member(tool: Tool, raw: msgspec.Raw, starts_with: str, expected: str) -> ms
     raise InvalidRequest("tools", f"the tool {tool.name!r}: {expected}")
 
 
-def _is_unavailable(choice: ToolChoice, offered: list[Tool], unavailable: list[Tool], policy: Policy) -> bool:
-    """Whether the tool that the client insists on is one that was left out; raises InvalidRequest where the setting says so."""
+def _is_unavailable(
+    choice: ToolChoice, offered: list[Tool], unavailable: list[Tool], policy: Policy
+) -> bool:
+    """Whether the tool that the client insists on is one that was left out; raises InvalidRequest
+    where the setting says so."""
     if any(_name(tool) == choice.name for tool in offered):
         return False
     server_tool = next((tool for tool in unavailable if _name(tool) == choice.name), None)
     if server_tool is None:
-        raise InvalidRequest("tool_choice.name", f"must be one of the tools offered, not {choice.name!r}")
+        raise InvalidRequest(
+            "tool_choice.name", f"must be one of the tools offered, not {choice.name!r}"
+        )
     if policy.dialect.server_tools == "report":
-        raise InvalidRequest("tool_choice.name", f"{choice.name!r} is {server_tool.type}, which cannot be run here")
+        raise InvalidRequest(
+            "tool_choice.name", f"{choice.name!r} is {server_tool.type}, which cannot be run here"
+        )
     return True
 
 
@@ -207,8 +250,12 @@ def _choose(result: ToolSet, choice: ToolChoice, policy: Policy, names: ToolName
         if policy.engine.forced_named_tool:
             result.choice = NamedTool(FunctionName(wanted))
         else:
-            # such an engine takes an object for "auto"; with one tool on offer "required" means that one
-            result.tools, result.choice = [tool for tool in tools if tool.function.name == wanted], "required"
+            # such an engine takes an object for "auto"; with one tool on offer "required" means
+            # that one
+            result.tools, result.choice = (
+                [tool for tool in tools if tool.function.name == wanted],
+                "required",
+            )
     elif choice.type == "auto":
         result.choice = "auto"
     else:

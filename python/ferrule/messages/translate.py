@@ -1,4 +1,5 @@
-"""A Messages request → the body of a chat completion: the order of the steps, and nothing of how any of them is done.
+"""A Messages request → the body of a chat completion: the order of the steps, and nothing of how
+any of them is done.
 
 Pure and idempotent: a retry on another backend calls it again, with that backend's policy.
 """
@@ -10,7 +11,14 @@ from typing import Literal
 import msgspec
 
 from ferrule.errors import InvalidRequest
-from ferrule.messages.chat_schema import ChatBody, ChatMessage, JsonSchema, ResponseFormat, StreamOptions, encode
+from ferrule.messages.chat_schema import (
+    ChatBody,
+    ChatMessage,
+    JsonSchema,
+    ResponseFormat,
+    StreamOptions,
+    encode,
+)
 from ferrule.messages.content import Reader
 from ferrule.messages.conversation import Conversation
 from ferrule.messages.diagnostics import Diagnostics
@@ -23,7 +31,8 @@ from ferrule.messages.thinking import Plan, check_budget, plan
 from ferrule.messages.tool_names import ToolNames
 from ferrule.messages.tools import ToolSet, build_tool_set
 
-# Code and prose in JSON run at 3 to 5 bytes a token; fewer would need a prompt of nothing but rare characters
+# Code and prose in JSON run at 3 to 5 bytes a token; fewer would need a prompt of nothing but rare
+# characters
 _BYTES_PER_TOKEN_MIN = 2.5
 _WITH_USAGE = StreamOptions(include_usage=True)
 
@@ -60,14 +69,19 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     names: ToolNames
 
 
-def translate(request: MessagesRequest, policy: Policy, client_model: str, prompt_tokens: int | None = None) -> Translation:
-    """`client_model`: the name the client sent, for messages. `prompt_tokens`: the prompt's size if known, to fit max_tokens to the window.
+def translate(
+    request: MessagesRequest, policy: Policy, client_model: str, prompt_tokens: int | None = None
+) -> Translation:
+    """`client_model`: the name the client sent, for messages. `prompt_tokens`: the prompt's size if
+    known, to fit max_tokens to the window.
 
     Raises InvalidRequest for what the dialect or the model refuses.
     """
     diagnostics = Diagnostics()
     dialect = policy.dialect
-    room_tokens = None if policy.context_window is None else policy.context_window - (prompt_tokens or 0)
+    room_tokens = (
+        None if policy.context_window is None else policy.context_window - (prompt_tokens or 0)
+    )
     max_tokens = check_max_tokens(request, dialect, room_tokens)
     sampling = check_sampling(request, dialect, diagnostics)
     budget = check_budget(request, policy) if request.thinking is not None else None
@@ -75,7 +89,9 @@ def translate(request: MessagesRequest, policy: Policy, client_model: str, promp
     prompt = build_prompt(request, Reader(policy, diagnostics, request.documents), client_model)
     keeper = None if budget is None else policy.budget_keeper
     # a budget that max_tokens undercuts holds by itself
-    edge_budget = budget if budget is not None and keeper == "edge" and budget < max_tokens else None
+    edge_budget = (
+        budget if budget is not None and keeper == "edge" and budget < max_tokens else None
+    )
     # whoever holds a budget must see the reasoning as it comes
     upstream_streams = bool(request.stream) or edge_budget is not None
     body = ChatBody(
@@ -125,25 +141,36 @@ def build_prompt(request: MessagesRequest, reader: Reader, client_model: str) ->
     thinking = plan(request, policy, client_model)
     prefilled = conversation.ends_with_prefill and policy.continues and thinking.mode != "on"
     if prefilled and thinking.mode == "default":
-        # an answer that has begun is past its reasoning; a parser waiting for some would take the answer for it
+        # an answer that has begun is past its reasoning; a parser waiting for some would take the
+        # answer for it
         thinking = msgspec.structs.replace(thinking, mode="off")
     return Prompt(conversation.messages(), offered, thinking, prefilled, names)
 
 
-def needs_prompt_count(request_body_bytes: int, max_tokens: int, context_window: int | None) -> bool:
-    """Whether max_tokens could overrun the window, so that the prompt must be counted before it can be fitted."""
-    return context_window is not None and max_tokens + request_body_bytes / _BYTES_PER_TOKEN_MIN > context_window
+def needs_prompt_count(
+    request_body_bytes: int, max_tokens: int, context_window: int | None
+) -> bool:
+    """Whether max_tokens could overrun the window, so that the prompt must be counted before it can
+    be fitted."""
+    return (
+        context_window is not None
+        and max_tokens + request_body_bytes / _BYTES_PER_TOKEN_MIN > context_window
+    )
 
 
 def _check_server_side(request: MessagesRequest, policy: Policy, diagnostics: Diagnostics) -> None:
     """Parameters that only Anthropic's own servers can honour."""
     if request.mcp_servers:
         if policy.dialect.mcp_servers == "refuse":
-            raise InvalidRequest("mcp_servers", "must be empty: connect MCP servers in your client instead")
+            raise InvalidRequest(
+                "mcp_servers", "must be empty: connect MCP servers in your client instead"
+            )
         diagnostics.drop("mcp_servers")
     if request.thread is not NOTHING and is_given(request.thread):
         if policy.dialect.accepts("thread"):
-            raise InvalidRequest("thread", "must be absent: no conversation is stored here, send all messages")
+            raise InvalidRequest(
+                "thread", "must be absent: no conversation is stored here, send all messages"
+            )
         diagnostics.drop("thread")
     if request.compaction is not NOTHING and is_given(request.compaction):
         diagnostics.drop("compaction")
@@ -153,7 +180,9 @@ def _check_server_side(request: MessagesRequest, policy: Policy, diagnostics: Di
             diagnostics.drop("context_management")
 
 
-def _response_format(request: MessagesRequest, policy: Policy, diagnostics: Diagnostics) -> ResponseFormat | None:
+def _response_format(
+    request: MessagesRequest, policy: Policy, diagnostics: Diagnostics
+) -> ResponseFormat | None:
     if request.output_config is None and request.output_format is None:
         return None
     wanted: OutputFormat | None = request.output_config.format if request.output_config else None

@@ -1,4 +1,5 @@
-"""Tools that have a type instead of a schema: those a client runs get a schema made here, those Anthropic's servers run have none."""
+"""Tools that have a type instead of a schema: those a client runs get a schema made here, those
+Anthropic's servers run have none."""
 
 from __future__ import annotations
 
@@ -30,7 +31,13 @@ def _text(description: str) -> dict[str, object]:
 
 
 def _line_range(description: str) -> dict[str, object]:
-    return {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2, "description": description}
+    return {
+        "type": "array",
+        "items": {"type": "integer"},
+        "minItems": 2,
+        "maxItems": 2,
+        "description": description,
+    }
 
 
 _EDIT_FIELDS: dict[str, object] = {
@@ -38,7 +45,10 @@ _EDIT_FIELDS: dict[str, object] = {
     "file_text": _text("The content of the new file, for create"),
     "old_str": _text("The text to be replaced, for str_replace; it must occur exactly once"),
     "new_str": _text("The text to put in its place, for str_replace"),
-    "insert_line": {"type": "integer", "description": "The line after which to insert; 0 is the start of the file"},
+    "insert_line": {
+        "type": "integer",
+        "description": "The line after which to insert; 0 is the start of the file",
+    },
     "insert_text": _text("The text to insert, for insert"),
     "view_range": _line_range("First and last line to show, for view; -1 is the end of the file"),
 }
@@ -46,7 +56,11 @@ _EDIT_FIELDS: dict[str, object] = {
 
 def _editor(name: str, commands: list[str]) -> TypedTool:
     command = {"type": "string", "enum": commands, "description": "What to do"}
-    schema = {"type": "object", "properties": {"command": command, **_EDIT_FIELDS}, "required": ["command", "path"]}
+    schema = {
+        "type": "object",
+        "properties": {"command": command, **_EDIT_FIELDS},
+        "required": ["command", "path"],
+    }
     return TypedTool(name, _raw("View, create and edit text files."), _raw(schema))
 
 
@@ -58,7 +72,10 @@ _BASH = TypedTool(
             "type": "object",
             "properties": {
                 "command": _text("The command to run"),
-                "restart": {"type": "boolean", "description": "Restart the session instead of running a command"},
+                "restart": {
+                    "type": "boolean",
+                    "description": "Restart the session instead of running a command",
+                },
             },
         }
     ),
@@ -71,7 +88,10 @@ _MEMORY = TypedTool(
         {
             "type": "object",
             "properties": {
-                "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert", "delete", "rename"]},
+                "command": {
+                    "type": "string",
+                    "enum": ["view", "create", "str_replace", "insert", "delete", "rename"],
+                },
                 **_EDIT_FIELDS,
                 "old_path": _text("The path to rename, for rename"),
                 "new_path": _text("The new path, for rename"),
@@ -81,7 +101,9 @@ _MEMORY = TypedTool(
     ),
 )
 
-_OLD_EDITOR = _editor("str_replace_editor", ["view", "create", "str_replace", "insert", "undo_edit"])
+_OLD_EDITOR = _editor(
+    "str_replace_editor", ["view", "create", "str_replace", "insert", "undo_edit"]
+)
 _EDITOR = _editor("str_replace_based_edit_tool", ["view", "create", "str_replace", "insert"])
 
 CLIENT_TOOLS: Mapping[str, TypedTool] = {

@@ -1,4 +1,5 @@
-"""The admin port: metrics, health, status and the operator's page. Never on the client port, and never behind a key."""
+"""The admin port: metrics, health, status and the operator's page. Never on the client port, and
+never behind a key."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class Admin:
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/status", self._status)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
         await site.start()
@@ -51,11 +54,16 @@ class Admin:
 
     async def _page(self, _request: web.Request) -> web.Response:
         text = files("ferrule.telemetry").joinpath("page.html").read_text()
-        return web.Response(text=text, content_type="text/html", headers={"cache-control": "no-store"})
+        return web.Response(
+            text=text, content_type="text/html", headers={"cache-control": "no-store"}
+        )
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         families = self.aggregate.of([snapshot.families for snapshot in await self._ask()])
-        return web.Response(body=render(families), headers={"content-type": METRICS_TYPE, "cache-control": "no-store"})
+        return web.Response(
+            body=render(families),
+            headers={"content-type": METRICS_TYPE, "cache-control": "no-store"},
+        )
 
     async def _livez(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n", headers={"cache-control": "no-store"})
@@ -63,7 +71,11 @@ class Admin:
     async def _readyz(self, _request: web.Request) -> web.Response:
         snapshots = await self._ask()
         reason = _not_ready(snapshots)
-        return web.Response(status=200 if reason is None else 503, text=f"{reason or 'ready'}\n", headers={"cache-control": "no-store"})
+        return web.Response(
+            status=200 if reason is None else 503,
+            text=f"{reason or 'ready'}\n",
+            headers={"cache-control": "no-store"},
+        )
 
     async def _status(self, _request: web.Request) -> web.Response:
         snapshots = await self._ask()
@@ -73,7 +85,11 @@ class Admin:
         status = Status(
             version=__version__,
             uptime_s=round(monotonic() - self._began, 3),
-            state="draining" if any(s.is_draining for s in snapshots) else "ready" if reason is None else "not_ready",
+            state="draining"
+            if any(s.is_draining for s in snapshots)
+            else "ready"
+            if reason is None
+            else "not_ready",
             reason=reason,
             config=_config(snapshots),
             workers=[snapshot.worker for snapshot in snapshots],
@@ -83,7 +99,11 @@ class Admin:
             streams_ended=ended,
             latency=latency,
         )
-        return web.Response(body=msgspec.json.encode(status), content_type="application/json", headers={"cache-control": "no-store"})
+        return web.Response(
+            body=msgspec.json.encode(status),
+            content_type="application/json",
+            headers={"cache-control": "no-store"},
+        )
 
 
 def _config(snapshots: list[Snapshot]) -> ConfigView | None:
@@ -103,7 +123,9 @@ def _not_ready(snapshots: list[Snapshot]) -> str | None:
     return snapshots[0].reason
 
 
-async def open_admin(admin: Admin, configuration: Config, settings: WorkerSettings) -> tuple[str, int]:
+async def open_admin(
+    admin: Admin, configuration: Config, settings: WorkerSettings
+) -> tuple[str, int]:
     address = configuration.admin
     try:
         with blame_setting("admin", address, settings):

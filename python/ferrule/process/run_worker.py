@@ -56,7 +56,9 @@ async def serve_under_supervisor(settings: WorkerSettings, control: socket.socke
     return 0
 
 
-async def _answer(worker: Worker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _answer(
+    worker: Worker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     while await reader.read(1):
         writer.write(frame(worker.snapshot()))
         await writer.drain()
@@ -75,7 +77,9 @@ def _main(arguments: list[str]) -> int:
     set_up(level)
     control = socket.socket(fileno=int(descriptor))
     control.setblocking(False)
-    return uvloop.run(serve_under_supervisor(msgspec.json.decode(settings, type=WorkerSettings), control))
+    return uvloop.run(
+        serve_under_supervisor(msgspec.json.decode(settings, type=WorkerSettings), control)
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What a worker reports of itself, and its frame on the socket to the supervisor: a length of four bytes, then msgpack."""
+"""What a worker reports of itself, and its frame on the socket to the supervisor: a length of four
+bytes, then msgpack."""
 
 from __future__ import annotations
 

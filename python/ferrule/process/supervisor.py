@@ -1,6 +1,8 @@
-"""Several serving processes as one: starts them, restarts those that die, passes signals on, adds up what they count.
+"""Several serving processes as one: starts them, restarts those that die, passes signals on, adds
+up what they count.
 
-Each worker has a socket to the supervisor, over which it answers for its snapshot; when that closes, one of the two has died.
+Each worker has a socket to the supervisor, over which it answers for its snapshot; when that
+closes, one of the two has died.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class _Child:
         self._owed, self._length = 0, None
 
     async def snapshot(self) -> Snapshot | None:
-        """None when the worker has never answered; of one that is late, what it last counted, as not ready."""
+        """None when the worker has never answered; of one that is late, what it last counted, as
+        not ready."""
         if self.streams is None:
             return None
         try:
@@ -62,7 +65,13 @@ class _Child:
                 self.last = await self._ask(*self.streams)
                 return self.last
         except TimeoutError:
-            return None if self.last is None else msgspec.structs.replace(self.last, is_ready=False, reason="a worker does not answer")
+            return (
+                None
+                if self.last is None
+                else msgspec.structs.replace(
+                    self.last, is_ready=False, reason="a worker does not answer"
+                )
+            )
         except (OSError, asyncio.IncompleteReadError, msgspec.MsgspecError):
             return None
 
@@ -106,8 +115,16 @@ class Supervisor:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop)
             loop.add_signal_handler(signal.SIGHUP, self._pass_on, signal.SIGHUP)
-            keepers = [loop.create_task(self._keep(child, port, counts_file)) for child in self._children]
-            log.info("listening on %s:%d with %d workers, admin on %s:%d", self._config.listen.host, port, len(self._children), *admin)
+            keepers = [
+                loop.create_task(self._keep(child, port, counts_file)) for child in self._children
+            ]
+            log.info(
+                "listening on %s:%d with %d workers, admin on %s:%d",
+                self._config.listen.host,
+                port,
+                len(self._children),
+                *admin,
+            )
             await self._ended.wait()
             await self._end(keepers)
 
@@ -121,7 +138,13 @@ class Supervisor:
                 return
             lived_s = monotonic() - began
             pause_s = BACKOFF_FIRST_S if lived_s > STEADY_S else min(BACKOFF_MAX_S, pause_s * 2)
-            log.error("worker %d %s after %.1f s; a new one starts in %.1f s", child.number, ended, lived_s, pause_s)
+            log.error(
+                "worker %d %s after %.1f s; a new one starts in %.1f s",
+                child.number,
+                ended,
+                lived_s,
+                pause_s,
+            )
             await asyncio.sleep(pause_s)
 
     async def _run(self, child: _Child, port: int, counts_file: str) -> str:
@@ -134,10 +157,14 @@ class Supervisor:
         self._retire(child, counts_file)
         return f"ended with status {status}"
 
-    async def _start(self, child: _Child, port: int, counts_file: str) -> asyncio.subprocess.Process:
+    async def _start(
+        self, child: _Child, port: int, counts_file: str
+    ) -> asyncio.subprocess.Process:
         ours, theirs = socket.socketpair()
         worker_id = WorkerId(child.number, len(self._children))
-        settings = msgspec.structs.replace(self._settings, worker_id=worker_id, counts_file=counts_file, port=port)
+        settings = msgspec.structs.replace(
+            self._settings, worker_id=worker_id, counts_file=counts_file, port=port
+        )
         arguments = [
             sys.executable,
             "-m",
@@ -146,9 +173,12 @@ class Supervisor:
             self._log_level,
             msgspec.json.encode(settings).decode(),
         ]
-        # A session of its own: Ctrl-C reaches the supervisor alone, which then ends the workers in order.
+        # A session of its own: Ctrl-C reaches the supervisor alone, which then ends the workers in
+        # order.
         try:
-            child.process = await asyncio.create_subprocess_exec(*arguments, pass_fds=[theirs.fileno()], start_new_session=True)
+            child.process = await asyncio.create_subprocess_exec(
+                *arguments, pass_fds=[theirs.fileno()], start_new_session=True
+            )
         except OSError:
             ours.close()
             raise

@@ -1,4 +1,5 @@
-"""Settings of the process itself that a busy proxy needs: the garbage collector, malloc, the number of open files."""
+"""Settings of the process itself that a busy proxy needs: the garbage collector, malloc, the number
+of open files."""
 
 from __future__ import annotations
 
@@ -10,14 +11,16 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 
 
 def tune_gc() -> None:
-    """What was made at start stays; requests make few cycles, and looking for them every 700 objects was 4 % of a request."""
+    """What was made at start stays; requests make few cycles, and looking for them every 700
+    objects was 4 % of a request."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
 def tune_malloc() -> None:
-    """Keeps glibc from giving the memory of every large request back to the system: the page faults were a tenth of its cost."""
+    """Keeps glibc from giving the memory of every large request back to the system: the page faults
+    were a tenth of its cost."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library, without that habit

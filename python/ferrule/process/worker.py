@@ -1,4 +1,5 @@
-"""One serving process: builds the parts from the configuration, runs them, replaces them on reload, and ends in good order."""
+"""One serving process: builds the parts from the configuration, runs them, replaces them on reload,
+and ends in good order."""
 
 from __future__ import annotations
 
@@ -37,12 +38,14 @@ log = logging.getLogger(__name__)
 
 SWEEP_S = 1.0
 QUIET_BEFORE_EXIT_S = 1.0
-"""After SIGTERM new connections are still answered for this long, since whoever sends them learns of it a moment later."""
+"""After SIGTERM new connections are still answered for this long, since whoever sends them learns
+of it a moment later."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class WorkerSettings(msgspec.Struct, frozen=True):
-    """How this process was started. `config_file` None: all is said by flags. `counts_file`: shared by the workers of this machine."""
+    """How this process was started. `config_file` None: all is said by flags. `counts_file`: shared
+    by the workers of this machine."""
 
     flags: Flags
     config_file: str | None = None
@@ -53,7 +56,11 @@ class WorkerSettings(msgspec.Struct, frozen=True):
 
     def read(self) -> Config:
         """Raises ConfigError, also for what cannot be had where this process runs."""
-        read = config.load(self.config_file, flags=self.flags) if self.config_file else config.from_flags(self.flags)
+        read = (
+            config.load(self.config_file, flags=self.flags)
+            if self.config_file
+            else config.from_flags(self.flags)
+        )
         for name, pool in read.pools.items():
             watcher_for(name, pool)
         return read
@@ -99,7 +106,11 @@ class Worker:
         for name, settings in self.state.config.pools.items():
             self._add_pool(name, settings)
         listen = self.state.config.listen
-        address = await self.app.listen(listen.host, self.settings.port or listen.port, shared=self.settings.worker_id.workers > 1)
+        address = await self.app.listen(
+            listen.host,
+            self.settings.port or listen.port,
+            shared=self.settings.worker_id.workers > 1,
+        )
         self._tasks.add(asyncio.get_running_loop().create_task(self._sweep()))
         tune_gc()
         return address
@@ -110,12 +121,16 @@ class Worker:
         self.ended.set()
 
     async def drain(self) -> None:
-        """Answers what still comes for a moment, then turns it away; lets streams run to their end within the grace period, then ends
-        them with an error event."""
+        """Answers what still comes for a moment, then turns it away; lets streams run to their end
+        within the grace period, then ends them with an error event."""
         self.state.is_draining = True
         began = monotonic()
         grace_s = self.state.config.drain_grace_s
-        log.info("draining for at most %g s, a second signal ends it now; %s running", grace_s, _streams(len(self.proxy.live)))
+        log.info(
+            "draining for at most %g s, a second signal ends it now; %s running",
+            grace_s,
+            _streams(len(self.proxy.live)),
+        )
         while self._is_busy() or monotonic() - began < QUIET_BEFORE_EXIT_S:
             self.state.rejects_new = monotonic() - began >= QUIET_BEFORE_EXIT_S
             if self._force_exit or monotonic() - began > grace_s:
@@ -144,15 +159,22 @@ class Worker:
     # Reload
 
     def reload(self) -> None:
-        """Reads config and keys again. What is wrong is logged and the old stays; what runs is not touched."""
+        """Reads config and keys again. What is wrong is logged and the old stays; what runs is not
+        touched."""
         self._watched = self._stamps()
         try:
             new = self.settings.read()
             keys = _keys(new)
         except ConfigError as wrong:
-            self._config_view = msgspec.structs.replace(self._config_view, ok=False, error=str(wrong))
+            self._config_view = msgspec.structs.replace(
+                self._config_view, ok=False, error=str(wrong)
+            )
             if self._logs_reload:
-                log.error("the new configuration is refused and the one of %s kept:\n%s", self._config_view.loaded_at, wrong)
+                log.error(
+                    "the new configuration is refused and the one of %s kept:\n%s",
+                    self._config_view.loaded_at,
+                    wrong,
+                )
             return
         old = self.state.config
         for setting in ("listen", "admin", "workers", "limits"):

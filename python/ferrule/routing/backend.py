@@ -1,7 +1,8 @@
 """What a backend is to the router: its address, its name, and the counts that a choice looks at.
 
-The name is what metrics, headers and hashing know; it comes from the address alone, so that every worker and replica, and
-every reload, finds the same one. Credentials in the address take no part in it and are never shown.
+The name is what metrics, headers and hashing know; it comes from the address alone, so that every
+worker and replica, and every reload, finds the same one. Credentials in the address take no part in
+it and are never shown.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ NAME_DIGITS = 6
 
 
 class BackendSpec(msgspec.Struct, frozen=True):
-    """A backend as the configuration or a discovery tells it. `weight` is its share of sessions, relative to the others."""
+    """A backend as the configuration or a discovery tells it. `weight` is its share of sessions,
+    relative to the others."""
 
     url: str
     weight: float = 1.0
 
 
 class Backend(msgspec.Struct, eq=False):
-    """A member of a pool. `inflight` counts requests, `sessions` those whose last request went here; both of this worker."""
+    """A member of a pool. `inflight` counts requests, `sessions` those whose last request went
+    here; both of this worker."""
 
     name: str
     url: str
@@ -40,7 +43,8 @@ class Backend(msgspec.Struct, eq=False):
 
 
 def name_of(pool: str, url: str, taken: Container[str]) -> str:
-    """`rocm-3fa9c1`: pool and digest of the address; more digits in the rare case that the short name is taken."""
+    """`rocm-3fa9c1`: pool and digest of the address; more digits in the rare case that the short
+    name is taken."""
     digest = hashlib.sha256(canonical_url(url).encode()).hexdigest()
     digits = NAME_DIGITS
     while (name := f"{pool}-{digest[:digits]}") in taken:
@@ -51,4 +55,6 @@ def name_of(pool: str, url: str, taken: Container[str]) -> str:
 def canonical_url(url: str) -> str:
     """The address without user, password, query and final slash."""
     parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+    return urlunsplit(
+        (parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", "")
+    )

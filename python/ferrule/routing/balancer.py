@@ -1,7 +1,9 @@
-"""One pool: its members, who of them may be used now, and the story of each request on them: choose → start → answer → end.
+"""One pool: its members, who of them may be used now, and the story of each request on them: choose
+→ start → answer → end.
 
-Decides and returns; the proxy does what it says. `now` is in seconds of any clock that never goes back. Every number is this
-worker's own: with several workers, `workers` divides the bounds, and each worker learns of a dead backend by itself.
+Decides and returns; the proxy does what it says. `now` is in seconds of any clock that never goes
+back. Every number is this worker's own: with several workers, `workers` divides the bounds, and
+each worker learns of a dead backend by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _NO_WORK_DONE = frozenset({Verdict.CONNECT_ERROR, Verdict.DRAINING})
 
 
 class BalancerSettings(msgspec.Struct, frozen=True):
-    """`slots`, `max_inflight`: of one backend, over all workers. `seed`: this worker's own, for jitter and keyless ties."""
+    """`slots`, `max_inflight`: of one backend, over all workers. `seed`: this worker's own, for
+    jitter and keyless ties."""
 
     slots: int = 64
     max_inflight: int = 128
@@ -46,7 +49,8 @@ class Attempt(msgspec.Struct, eq=False):
 
 
 class BackendStatus(msgspec.Struct, frozen=True):
-    """A backend for `/status`. `url` has no credentials. `probe`: up, down, or unknown before the first one."""
+    """A backend for `/status`. `url` has no credentials. `probe`: up, down, or unknown before the
+    first one."""
 
     name: str
     url: str
@@ -100,7 +104,8 @@ class Balancer:
         return [*self._members, *self._leaving]
 
     def update(self, specs: Iterable[BackendSpec], now: float) -> None:
-        """The members are now these. New ones join, those that are missing drain, and whoever stays keeps health and sessions."""
+        """The members are now these. New ones join, those that are missing drain, and whoever stays
+        keeps health and sessions."""
         wanted = {spec.url.rstrip("/"): spec for spec in specs}
         known = {b.url: b for b in self._members}
         self._leaving += [b for b in self._members if b.url not in wanted]
@@ -125,7 +130,8 @@ class Balancer:
         return Backend(name, url, 1.0, Health(name, self._policy))
 
     def _revived(self, url: str) -> Backend | None:
-        """A backend that comes back while it drains keeps its requests, but its health is found out afresh."""
+        """A backend that comes back while it drains keeps its requests, but its health is found out
+        afresh."""
         for backend in self._leaving:
             if backend.url == url:
                 self._leaving.remove(backend)
@@ -143,7 +149,8 @@ class Balancer:
     # The story of a request
 
     def choose(self, key: bytes | None, tried: Set[str], now: float) -> Choice | None:
-        """The backend for the session `key` (None: no session), leaving out the names in `tried`. None: nobody has room now."""
+        """The backend for the session `key` (None: no session), leaving out the names in `tried`.
+        None: nobody has room now."""
         if now >= self._review_at:
             self._review(now)
         if not self._members:
@@ -172,7 +179,8 @@ class Balancer:
         return Attempt(backend, session, backend.health.generation, is_trial, choice.is_retry)
 
     def record_success(self, attempt: Attempt) -> None:
-        """The backend's first event, or its whole answer, has come. From then on a retry is a request like any other."""
+        """The backend's first event, or its whole answer, has come. From then on a retry is a
+        request like any other."""
         self._end_retry(attempt)
         if attempt.backend.health.succeed(attempt.generation):
             self._review_at = -math.inf
@@ -197,17 +205,20 @@ class Balancer:
             self._drop_drained()
 
     def may_retry(self, retries_made: int, verdict: Verdict) -> bool:
-        """Is another try within `retries` and within the pool's budget? Ask after `end` and before `choose`.
+        """Is another try within `retries` and within the pool's budget? Ask after `end` and before
+        `choose`.
 
-        The budget keeps work from being multiplied. A backend that could not be reached, or refused because it drains, has done
-        none; and it fails for many requests in one moment, all of which must find another.
+        The budget keeps work from being multiplied. A backend that could not be reached, or refused
+        because it drains, has done none; and it fails for many requests in one moment, all of which
+        must find another.
         """
         if verdict in _NO_WORK_DONE:
             return self._budget.is_within(retries_made)
         return self._budget.allows(retries_made, self.inflight + 1)
 
     def has_untried(self, tried: Set[str], now: float) -> bool:
-        """Is a healthy backend left outside `tried`, with room or without? False: waiting for one is in vain."""
+        """Is a healthy backend left outside `tried`, with room or without? False: waiting for one
+        is in vain."""
         self._review(now)
         return any(b.is_usable and b.name not in tried for b in self._members)
 
@@ -232,7 +243,9 @@ class Balancer:
         """Members to be probed now. Each is counted as asked: its answer goes to `probed`."""
         return [b for b in self._members if b.health.start_probe(now)]
 
-    def record_probe(self, backend: Backend, result: ProbeStatus, now: float, retry_after_s: float = 0.0) -> None:
+    def record_probe(
+        self, backend: Backend, result: ProbeStatus, now: float, retry_after_s: float = 0.0
+    ) -> None:
         """A probe's answer. `retry_after_s`: what a busy backend (429) asked for."""
         backend.health.end_probe(result, now, retry_after_s)
         self._review(now)
@@ -258,7 +271,11 @@ class Balancer:
 
     def _ejected(self) -> list[Backend]:
         """Those out by passive signs alone."""
-        return [b for b in self._members if b.health.breaker is not BreakerState.CLOSED and b.health.is_up is not False]
+        return [
+            b
+            for b in self._members
+            if b.health.breaker is not BreakerState.CLOSED and b.health.is_up is not False
+        ]
 
     def _spare_half(self) -> None:
         ejected = sorted(self._ejected(), key=lambda b: b.health.reopens_at)
@@ -269,14 +286,23 @@ class Balancer:
         """Find anew who is usable; the next time that time alone can change that is noted."""
         for backend in self._members:
             backend.is_usable = backend.health.is_usable(now)
-        self._review_at = min((b.health.reopens_at for b in self._members if b.health.reopens_at > now), default=math.inf)
+        self._review_at = min(
+            (b.health.reopens_at for b in self._members if b.health.reopens_at > now),
+            default=math.inf,
+        )
 
     # What others see
 
     def status(self, now: float) -> BalancerStatus:
         self._review(now)
         self._sessions.forget_idle(now)
-        return BalancerStatus(self.name, self.inflight, len(self._sessions), self._budget.active, [_status_of(b) for b in self.backends])
+        return BalancerStatus(
+            self.name,
+            self.inflight,
+            len(self._sessions),
+            self._budget.active,
+            [_status_of(b) for b in self.backends],
+        )
 
 
 def _policy(settings: BalancerSettings) -> HealthPolicy:
@@ -284,7 +310,10 @@ def _policy(settings: BalancerSettings) -> HealthPolicy:
 
 
 def _limits(settings: BalancerSettings) -> LoadBounds:
-    return LoadBounds(math.ceil(settings.slots / settings.workers), math.ceil(settings.max_inflight / settings.workers))
+    return LoadBounds(
+        math.ceil(settings.slots / settings.workers),
+        math.ceil(settings.max_inflight / settings.workers),
+    )
 
 
 def _status_of(backend: Backend) -> BackendStatus:

@@ -1,8 +1,10 @@
-"""Whether one backend can be given a request: what probes say, and what requests themselves have shown.
+"""Whether one backend can be given a request: what probes say, and what requests themselves have
+shown.
 
-Two machines side by side. Probes (active): `fall` failures in a row take a backend out, `rise` successes bring it back. The
-breaker (passive): closed → open on connect errors and 5xx before the first event → half-open after a back-off, where a single
-request is let through → closed by its first event. Clocks come from outside; nothing here knows a socket.
+Two machines side by side. Probes (active): `fall` failures in a row take a backend out, `rise`
+successes bring it back. The breaker (passive): closed → open on connect errors and 5xx before the
+first event → half-open after a back-off, where a single request is let through → closed by its
+first event. Clocks come from outside; nothing here knows a socket.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ class Verdict(StrEnum):
     OK = "ok"
     CLIENT_GONE = "client_gone"
     NEUTRAL = "neutral"
-    """A 4xx, or anything after the first event: says nothing about whether the next request would be served."""
+    """A 4xx, or anything after the first event: says nothing about whether the next request would
+    be served."""
     BUSY = "busy"
     """429: alive, not now."""
     CONNECT_ERROR = "connect_error"
@@ -39,9 +42,11 @@ _COUNTED = frozenset({Verdict.SERVER_ERROR, Verdict.BROKEN})
 
 
 class HealthPolicy(msgspec.Struct, frozen=True):
-    """The rules. `trip`: failures in a row that open the breaker (a refused connection opens it at once).
+    """The rules. `trip`: failures in a row that open the breaker (a refused connection opens it at
+    once).
 
-    `connect_open_s`, `error_open_s`: the first time a breaker stays open, doubled with each failed trial up to `max_open_s`.
+    `connect_open_s`, `error_open_s`: the first time a breaker stays open, doubled with each failed
+    trial up to `max_open_s`.
     """
 
     interval_s: float = 5.0
@@ -67,16 +72,19 @@ class BreakerState(StrEnum):
 
 
 class Health:
-    """The health of one backend. The pool decides whether an ejection that is due may happen (at most half of a pool)."""
+    """The health of one backend. The pool decides whether an ejection that is due may happen (at
+    most half of a pool)."""
 
     def __init__(self, name: str, policy: HealthPolicy) -> None:
         self._name = name
         self.policy = policy
         self.is_up: bool | None = None
-        """What probes say; None until the first one. A backend that was not probed yet may be tried."""
+        """What probes say; None until the first one. A backend that was not probed yet may be
+        tried."""
         self.breaker = BreakerState.CLOSED
         self.generation = 0
-        """Grows whenever the breaker opens or closes: a request of an older generation says nothing about this one."""
+        """Grows whenever the breaker opens or closes: a request of an older generation says nothing
+        about this one."""
         self.reopens_at = math.inf
         self.next_probe_at = -math.inf
         self._quiet_until = -math.inf
@@ -96,7 +104,8 @@ class Health:
     # Active: probes
 
     def start_probe(self, now: float) -> bool:
-        """Is a probe due? If so, the next one is scheduled: after `interval_s`, less up to a fifth, so that workers part."""
+        """Is a probe due? If so, the next one is scheduled: after `interval_s`, less up to a fifth,
+        so that workers part."""
         if now < self.next_probe_at:
             return False
         self._probes += 1
@@ -104,7 +113,8 @@ class Health:
         return True
 
     def end_probe(self, probed: ProbeStatus, now: float, retry_after_s: float = 0.0) -> None:
-        """A probe has its answer. `BUSY` (429) is alive, and is not asked again for `retry_after_s`."""
+        """A probe has its answer. `BUSY` (429) is alive, and is not asked again for
+        `retry_after_s`."""
         if probed is ProbeStatus.BUSY:
             self._quiet_until = now + min(retry_after_s, MAX_BUSY_S)
             self.next_probe_at = max(self.next_probe_at, self._quiet_until)
@@ -133,7 +143,9 @@ class Health:
 
     def _probe_soon(self, now: float) -> None:
         # While undecided, so that both ways take less than two intervals.
-        self.next_probe_at = max(self._quiet_until, min(self.next_probe_at, now + self.policy.interval_s / 4))
+        self.next_probe_at = max(
+            self._quiet_until, min(self.next_probe_at, now + self.policy.interval_s / 4)
+        )
 
     def _jitter(self) -> float:
         return zlib.crc32(f"{self.policy.seed}:{self._name}:{self._probes}".encode()) / 0xFFFFFFFF
@@ -166,7 +178,11 @@ class Health:
             self._failures += 1
         elif verdict not in _AT_ONCE:
             return False
-        return verdict in _AT_ONCE or self._failures >= self.policy.trip or self.breaker is not BreakerState.CLOSED
+        return (
+            verdict in _AT_ONCE
+            or self._failures >= self.policy.trip
+            or self.breaker is not BreakerState.CLOSED
+        )
 
     def eject(self, verdict: Verdict, now: float) -> None:
         """Open the breaker, longer each time until something succeeds."""
@@ -183,7 +199,8 @@ class Health:
         self._probe_soon(now)
 
     def end_trial(self) -> None:
-        """The trial ended without a word on health (its client left, a 4xx): the next request is the trial."""
+        """The trial ended without a word on health (its client left, a 4xx): the next request is
+        the trial."""
         self._has_trial = False
 
     def readmit(self) -> None:

@@ -1,4 +1,5 @@
-"""How many retries a pool may have under way: a share of its active requests, so that trouble is not multiplied by retrying."""
+"""How many retries a pool may have under way: a share of its active requests, so that trouble is
+not multiplied by retrying."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ class RetryBudget:
 
     def allows(self, retries_made: int, active_requests: int) -> bool:
         """May a request that was retried `retries_made` times be tried once more?"""
-        return self.is_within(retries_made) and self.active < max(MIN_RETRIES, RETRY_SHARE * active_requests)
+        return self.is_within(retries_made) and self.active < max(
+            MIN_RETRIES, RETRY_SHARE * active_requests
+        )
 
     def is_within(self, retries_made: int) -> bool:
         return retries_made < self.per_request

@@ -1,8 +1,9 @@
 """Which backend a request goes to, given the order its session prefers and how loaded everybody is.
 
-A session stays where it is, because its prefix cache is there, until that place is past `max(slots, 1.25 × mean)` requests in
-flight; then it takes the next in its own order that is not. The floor of `slots` matters: the mean alone moves a quarter of all
-turns. Knows nothing of health beyond `is_usable`, and nothing of time.
+A session stays where it is, because its prefix cache is there, until that place is past `max(slots,
+1.25 × mean)` requests in flight; then it takes the next in its own order that is not. The floor of
+`slots` matters: the mean alone moves a quarter of all turns. Knows nothing of health beyond
+`is_usable`, and nothing of time.
 """
 
 from __future__ import annotations
@@ -19,29 +20,44 @@ STRETCH = 1.25
 Branch = Literal["home", "spill", "failover", "keyless"]
 
 # branch → x-ferrule-affinity
-AFFINITY: dict[Branch, str] = {"home": "home", "spill": "spill", "failover": "failover", "keyless": "none"}
+AFFINITY: dict[Branch, str] = {
+    "home": "home",
+    "spill": "spill",
+    "failover": "failover",
+    "keyless": "none",
+}
 
 
 class LoadBounds(msgspec.Struct, frozen=True):
-    """`slots`: requests a backend runs at once, below which nobody moves; `max_inflight`: none beyond it, ever."""
+    """`slots`: requests a backend runs at once, below which nobody moves; `max_inflight`: none
+    beyond it, ever."""
 
     slots: int = 64
     max_inflight: int = 128
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """`home`: the first in the session's order. `failover`: that one can't be used (unhealthy, or tried before by this request).
-    `spill`: it could, but is or was past the bound. `keyless`: there is no session to follow."""
+    """`home`: the first in the session's order. `failover`: that one can't be used (unhealthy, or
+    tried before by this request). `spill`: it could, but is or was past the bound. `keyless`: there
+    is no session to follow."""
 
     backend: Backend
     branch: Branch
     is_retry: bool
 
 
-def by_session(order: Sequence[Backend], place: Backend, tried: Set[str], limits: LoadBounds) -> Choice | None:
-    """`order`: all members, best first; `place`: where the session is. None: nobody usable and untried has room."""
+def by_session(
+    order: Sequence[Backend], place: Backend, tried: Set[str], limits: LoadBounds
+) -> Choice | None:
+    """`order`: all members, best first; `place`: where the session is. None: nobody usable and
+    untried has room."""
     home = order[0]
-    if place.is_usable and place.inflight <= limits.slots and place.inflight < limits.max_inflight and not tried:
+    if (
+        place.is_usable
+        and place.inflight <= limits.slots
+        and place.inflight < limits.max_inflight
+        and not tried
+    ):
         chosen: Backend | None = place
     else:
         chosen = _below_bound(order, place, tried, limits)
@@ -59,7 +75,9 @@ def keyless(order: Sequence[Backend], tried: Set[str], limits: LoadBounds) -> Ch
     return None if least is None else Choice(least, "keyless", bool(tried))
 
 
-def _below_bound(order: Sequence[Backend], place: Backend, tried: Set[str], limits: LoadBounds) -> Backend | None:
+def _below_bound(
+    order: Sequence[Backend], place: Backend, tried: Set[str], limits: LoadBounds
+) -> Backend | None:
     usable = [b for b in order if b.is_usable]
     candidates = _with_room([place, *(b for b in usable if b is not place)], tried, limits)
     if not candidates:
@@ -73,7 +91,9 @@ def _below_bound(order: Sequence[Backend], place: Backend, tried: Set[str], limi
 
 
 def _with_room(order: Sequence[Backend], tried: Set[str], limits: LoadBounds) -> list[Backend]:
-    return [b for b in order if b.is_usable and b.inflight < limits.max_inflight and b.name not in tried]
+    return [
+        b for b in order if b.is_usable and b.inflight < limits.max_inflight and b.name not in tried
+    ]
 
 
 def _least_loaded(candidates: Sequence[Backend]) -> Backend | None:

@@ -1,6 +1,8 @@
-"""Where each session is: the order in which it prefers the backends, and the place it went to when home had no room.
+"""Where each session is: the order in which it prefers the backends, and the place it went to when
+home had no room.
 
-A table of bounded size. Losing an entry is harmless: the session is found at home again, as in every other replica.
+A table of bounded size. Losing an entry is harmless: the session is found at home again, as in
+every other replica.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ from ferrule.routing.backend import Backend
 
 MAX_SESSIONS = 100_000
 AWAY_IDLE_S = 60.0
-"""A session that spilled goes home after this long without a request: longer than an agent's pauses between turns."""
+"""A session that spilled goes home after this long without a request: longer than an agent's pauses
+between turns."""
 FORGET_IDLE_S = 900.0
 """Then it is not counted as a session any more."""
 
 
 class Session(msgspec.Struct, eq=False):
-    """`order` holds for the pool's membership number `epoch`; `at` is where its last request went, `is_away`: not its home."""
+    """`order` holds for the pool's membership number `epoch`; `at` is where its last request went,
+    `is_away`: not its home."""
 
     order: Sequence[Backend]
     epoch: int
@@ -30,8 +34,13 @@ class Session(msgspec.Struct, eq=False):
     is_away: bool = False
 
     def place(self, now: float) -> Backend:
-        """Where the next request belongs, were there no load: home, or where it went and still is."""
-        if self.is_away and self.at is not None and (self.inflight > 0 or now - self.used_at < AWAY_IDLE_S):
+        """Where the next request belongs, were there no load: home, or where it went and still
+        is."""
+        if (
+            self.is_away
+            and self.at is not None
+            and (self.inflight > 0 or now - self.used_at < AWAY_IDLE_S)
+        ):
             return self.at
         return self.order[0]
 
@@ -84,6 +93,7 @@ class SessionTable:
                 self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        # One that has requests in flight keeps its own record through them; only the way to find it is lost.
+        # One that has requests in flight keeps its own record through them; only the way to find it
+        # is lost.
         _, session = self._by_key.popitem(last=False)
         session.leave()

@@ -1,7 +1,9 @@
-"""What the simulated model says to a request: deltas of reasoning, text and tool calls, and how it ends.
+"""What the simulated model says to a request: deltas of reasoning, text and tool calls, and how it
+ends.
 
-Pure and deterministic: the same request gives the same answer. A token is a word with the blanks after it; a prompt token
-is four bytes of the request's messages and tools. Knows neither HTTP nor the wire format.
+Pure and deterministic: the same request gives the same answer. A token is a word with the blanks
+after it; a prompt token is four bytes of the request's messages and tools. Knows neither HTTP nor
+the wire format.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _SENTENCES = (
 
 
 class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One simulated server. `tokens_per_second` 0: as fast as it goes; `fault`: a name of `faults.FAULTS`, `NAME:N` with a number."""
+    """One simulated server. `tokens_per_second` 0: as fast as it goes; `fault`: a name of
+    `faults.FAULTS`, `NAME:N` with a number."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -63,7 +66,8 @@ class Tool(msgspec.Struct):
 
 
 class ChatRequest(msgspec.Struct):
-    """The part of a chat completion request that steers the simulated server. Unknown members are ignored, as vLLM does."""
+    """The part of a chat completion request that steers the simulated server. Unknown members are
+    ignored, as vLLM does."""
 
     messages: list[msgspec.Raw]
     model: str | None = None
@@ -92,12 +96,15 @@ class Message(msgspec.Struct):
     @property
     def text(self) -> str:
         if isinstance(self.content, list):
-            return "\n".join(str(part.get("text", "")) for part in self.content if part.get("type") == "text")
+            return "\n".join(
+                str(part.get("text", "")) for part in self.content if part.get("type") == "text"
+            )
         return self.content or ""
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """One token of an answer. `kind`: reasoning, content, call (a call begins; `text` is the tool's name) or arguments."""
+    """One token of an answer. `kind`: reasoning, content, call (a call begins; `text` is the tool's
+    name) or arguments."""
 
     kind: str
     text: str
@@ -115,7 +122,8 @@ class Completion(msgspec.Struct):
 
 
 class PrefixCache:
-    """Blocks of 16 tokens, found again while the prompt before them is the same; the least lately used are forgotten."""
+    """Blocks of 16 tokens, found again while the prompt before them is the same; the least lately
+    used are forgotten."""
 
     def __init__(self, capacity_tokens: int) -> None:
         self._capacity = max(1, capacity_tokens // BLOCK_TOKENS)
@@ -149,7 +157,8 @@ def count_tokens(prompt: bytes) -> int:
 
 
 def last_message(request: ChatRequest) -> Message:
-    """What is answered: the last message that is not a system one. Agents send reminders as system messages after the user's own."""
+    """What is answered: the last message that is not a system one. Agents send reminders as system
+    messages after the user's own."""
     for raw in reversed(request.messages):
         try:
             message = msgspec.json.decode(raw, type=Message)
@@ -171,7 +180,10 @@ def compose(request: ChatRequest, settings: SimSettings, max_tokens: int) -> Com
     last = last_message(request)
     calls, forced = _choose_calls(request, last)
     deltas = _reasoning(request, settings, last)
-    if request.response_format and request.response_format.get("type") in ("json_schema", "json_object"):
+    if request.response_format and request.response_format.get("type") in (
+        "json_schema",
+        "json_object",
+    ):
         schema = request.response_format.get("json_schema", {}).get("schema", {"type": "object"})
         text = msgspec.json.encode(sample(schema, schema)).decode()
         calls = []
@@ -180,7 +192,9 @@ def compose(request: ChatRequest, settings: SimSettings, max_tokens: int) -> Com
     else:
         text = _speak(last.text, settings)
     if deltas and text:
-        text = "\n\n" + text  # the templates of reasoning models put a blank line there, and it reaches the wire
+        text = (
+            "\n\n" + text
+        )  # the templates of reasoning models put a blank line there, and it reaches the wire
     stops = [request.stop] if isinstance(request.stop, str) else (request.stop or [])
     text, stop_reason = _cut_at_stop(text, stops)
     deltas += [Delta("content", word) for word in _WORDS.findall(text)]
@@ -189,7 +203,11 @@ def compose(request: ChatRequest, settings: SimSettings, max_tokens: int) -> Com
     if len(deltas) > max_tokens:
         return Completion(deltas[:max_tokens], "length")
     # vLLM ends a forced named call with `stop`
-    return Completion(deltas, "tool_calls" if calls and stop_reason is None and forced != "named" else "stop", stop_reason)
+    return Completion(
+        deltas,
+        "tool_calls" if calls and stop_reason is None and forced != "named" else "stop",
+        stop_reason,
+    )
 
 
 def sample(schema: Any, root: Any) -> Any:
@@ -211,7 +229,10 @@ def sample(schema: Any, root: Any) -> Any:
     match kind[0] if isinstance(kind, list) else kind:
         case "object":
             properties = schema.get("properties", {})
-            return {name: sample(properties.get(name, {}), root) for name in schema.get("required") or properties}
+            return {
+                name: sample(properties.get(name, {}), root)
+                for name in schema.get("required") or properties
+            }
         case "array":
             return [sample(schema.get("items", {}), root)] * max(1, schema.get("minItems", 1))
         case "integer" | "number":
@@ -234,7 +255,11 @@ def _choose_calls(request: ChatRequest, last: Message) -> tuple[list[Function], 
     asked = [tool for tool in tools if last.role == "user" and tool.name in last.text]
     if request.tool_choice == "required":
         return asked or tools[:1], "required"
-    if not asked and last.role == "user" and re.search(r"\b(use|call)\b.*\btool", last.text, re.IGNORECASE):
+    if (
+        not asked
+        and last.role == "user"
+        and re.search(r"\b(use|call)\b.*\btool", last.text, re.IGNORECASE)
+    ):
         asked = tools[:1]
     return asked[:1] if request.parallel_tool_calls is False else asked, None
 
@@ -247,16 +272,23 @@ def _call_deltas(calls: list[Function]) -> list[Delta]:
         deltas.append(Delta("call", call.name, index))
         schema = call.parameters or {"type": "object"}
         arguments = msgspec.json.encode(sample(schema, schema)).decode()
-        deltas += [Delta("arguments", arguments[at : at + 8], index) for at in range(0, len(arguments), 8)]
+        deltas += [
+            Delta("arguments", arguments[at : at + 8], index) for at in range(0, len(arguments), 8)
+        ]
     return deltas
 
 
 def _reasoning(request: ChatRequest, settings: SimSettings, last: Message) -> list[Delta]:
-    off = (request.chat_template_kwargs or {}).get("enable_thinking", request.reasoning_effort != "none") is False
+    off = (request.chat_template_kwargs or {}).get(
+        "enable_thinking", request.reasoning_effort != "none"
+    ) is False
     if not settings.reasoning or off or request.continue_final_message:
         return []
     length = {"low": 8, "medium": 16, "high": 32}.get(request.reasoning_effort or "", 16)
-    thought = f"The user wrote {len(last.text)} characters, so I answer in a few words. I weigh it again. "
+    thought = (
+        f"The user wrote {len(last.text)} characters, so I answer in a few words. I weigh it "
+        f"again. "
+    )
     words = list(islice(cycle(_WORDS.findall(thought)), length))
     if request.thinking_token_budget is not None and request.thinking_token_budget >= 0:
         words = words[: request.thinking_token_budget]

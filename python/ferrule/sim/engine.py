@@ -1,4 +1,5 @@
-"""What all requests of one simulated server share: the prefix cache, counters, the drain; and the admission of one request.
+"""What all requests of one simulated server share: the prefix cache, counters, the drain; and the
+admission of one request.
 
 Knows no sockets.
 """
@@ -50,7 +51,12 @@ class Engine:
         prompt = model.prompt_of(request.messages, request.tools)
         prompt_tokens = model.count_tokens(prompt)
         settings = self.settings
-        max_tokens = wire.check_limits(request, model=settings.model, max_model_len=settings.max_model_len, prompt_tokens=prompt_tokens)
+        max_tokens = wire.check_limits(
+            request,
+            model=settings.model,
+            max_model_len=settings.max_model_len,
+            prompt_tokens=prompt_tokens,
+        )
         self._check_content(request, prompt)
         completion = model.compose(request, settings, max_tokens)
         if not request.include_reasoning:
@@ -67,11 +73,19 @@ class Engine:
         if not self.settings.images and b'"type":"image_url"' in prompt:
             raise wire.Refusal(400, f"{self.settings.model} is not a multimodal model")
         if request.thinking_token_budget is not None and not self.settings.reasoning:
-            text = "thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-config."
+            text = (
+                "thinking_token_budget is set but reasoning_config is not configured. Please set "
+                "--reasoning-config."
+            )
             raise wire.Refusal(400, text, param="thinking_token_budget")
         choice = request.tool_choice
-        if isinstance(choice, model.Tool) and choice.function.name not in [tool.function.name for tool in model.tools_of(request)]:
-            text = "The tool specified in `tool_choice` does not match any of the specified `tools` (parameter=tool_choice)"
+        if isinstance(choice, model.Tool) and choice.function.name not in [
+            tool.function.name for tool in model.tools_of(request)
+        ]:
+            text = (
+                "The tool specified in `tool_choice` does not match any of the specified `tools` "
+                "(parameter=tool_choice)"
+            )
             raise wire.Refusal(400, text, param="tool_choice")
 
     def metrics(self) -> str:

@@ -1,4 +1,5 @@
-"""What the simulated server does wrong on purpose, by name. `ferrule sim --fault NAME`, or `[[fault:NAME]]` in a prompt when scripted.
+"""What the simulated server does wrong on purpose, by name. `ferrule sim --fault NAME`, or
+`[[fault:NAME]]` in a prompt when scripted.
 
 `NAME:N` gives the fault its number: bytes, tokens or seconds, as the table says.
 """
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 FAULTS: Mapping[str, str] = {
-    "refuse": "the port is not opened; asked for in a prompt: the connection is reset before any byte",
+    "refuse": "the port is not opened; asked for in a prompt: reset before any byte",
     "hang": "the request is read and never answered",
     "503": "HTTP 503, the engine is busy",
     "500-draining": "HTTP 500, as vLLM answers new requests while it drains",

@@ -51,7 +51,13 @@ def create_sim_app(settings: SimSettings) -> web.Application:
 async def listen(settings: SimSettings) -> tuple[web.AppRunner, str]:
     """A running server and its URL; port 0 takes a free one. The caller cleans the runner up."""
     app = create_sim_app(settings)
-    runner = web.AppRunner(app, access_log=None, keepalive_timeout=KEEP_ALIVE_S, handler_cancellation=True, shutdown_timeout=1.0)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        keepalive_timeout=KEEP_ALIVE_S,
+        handler_cancellation=True,
+        shutdown_timeout=1.0,
+    )
     await runner.setup()
     fault = app[ENGINE].fault
     if fault is not None and fault.name == "refuse":
@@ -65,7 +71,8 @@ async def listen(settings: SimSettings) -> tuple[web.AppRunner, str]:
 
 
 async def run_sim(settings: SimSettings) -> None:
-    """Serves until SIGTERM or SIGINT, or until it is cancelled; prints one line with its URL once it listens."""
+    """Serves until SIGTERM or SIGINT, or until it is cancelled; prints one line with its URL once
+    it listens."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,7 +92,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         uvloop.run(run_sim(settings))
     except OSError as trouble:
-        print(f"ferrule sim: {settings.host}:{settings.port}: {reason_of(trouble)}", file=sys.stderr)
+        print(
+            f"ferrule sim: {settings.host}:{settings.port}: {reason_of(trouble)}", file=sys.stderr
+        )
         return 1
     return 0
 
@@ -101,13 +110,21 @@ def _settings(argv: Sequence[str]) -> SimSettings:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=_port, default=8000)
     parser.add_argument("--model", default="sim")
-    parser.add_argument("--tokens-per-second", type=_amount, default=50.0, help="per stream; 0: as fast as it goes")
+    parser.add_argument(
+        "--tokens-per-second", type=_amount, default=50.0, help="per stream; 0: as fast as it goes"
+    )
     parser.add_argument("--ttft-ms", type=_amount, default=20.0, help="time to first token")
-    parser.add_argument("--reasoning", action="store_true", help="the model thinks before it answers")
+    parser.add_argument(
+        "--reasoning", action="store_true", help="the model thinks before it answers"
+    )
     parser.add_argument("--images", action="store_true", help="the model takes images")
     parser.add_argument("--max-model-len", type=_count, default=131_072)
-    parser.add_argument("--drain-s", type=_amount, default=0.0, help="how long streams may run on after SIGTERM")
-    parser.add_argument("--scripted", action="store_true", help="obey [[fault:NAME]] and [[tokens:N]] in prompts")
+    parser.add_argument(
+        "--drain-s", type=_amount, default=0.0, help="how long streams may run on after SIGTERM"
+    )
+    parser.add_argument(
+        "--scripted", action="store_true", help="obey [[fault:NAME]] and [[tokens:N]] in prompts"
+    )
     parser.add_argument("--fault", metavar="NAME", help="what goes wrong; see below")
     options = vars(parser.parse_args(argv))
     try:
@@ -176,7 +193,16 @@ async def _tokenize(request: web.Request) -> web.Response:
     prompt = model.prompt_of(body.messages, body.tools) if body.messages else body.prompt.encode()
     count = model.count_tokens(prompt)
     limit = request.app[ENGINE].settings.max_model_len
-    return _json(msgspec.json.encode({"count": count, "max_model_len": limit, "tokens": list(range(count)), "token_strs": None}))
+    return _json(
+        msgspec.json.encode(
+            {
+                "count": count,
+                "max_model_len": limit,
+                "tokens": list(range(count)),
+                "token_strs": None,
+            }
+        )
+    )
 
 
 async def _chat(request: web.Request) -> web.StreamResponse:
@@ -213,7 +239,11 @@ async def _before_the_head(request: web.Request, generation: Generation) -> web.
         case "empty-200":
             return _json(b"")
         case "json-instead":
-            return _json(wire.whole_reply(generation.request.model or "sim", generation.completion, generation.usage))
+            return _json(
+                wire.whole_reply(
+                    generation.request.model or "sim", generation.completion, generation.usage
+                )
+            )
         case _:
             pass
     return None
@@ -225,7 +255,11 @@ async def _whole(engine: Engine, generation: Generation) -> web.Response:
         return _refuse(wire.Refusal(500, wire.DEAD, kind="InternalServerError"))
     if generation.fault is not None and generation.fault.name == "abort":
         generation.completion.finish_reason = "abort"
-    pace_s = len(generation.completion.deltas) / settings.tokens_per_second if settings.tokens_per_second else 0.0
+    pace_s = (
+        len(generation.completion.deltas) / settings.tokens_per_second
+        if settings.tokens_per_second
+        else 0.0
+    )
     await asyncio.sleep(settings.ttft_ms / 1000 + pace_s)
     engine.generated_tokens += generation.usage.completion_tokens
     engine.finished += 1
@@ -237,4 +271,6 @@ def _json(body: bytes) -> web.Response:
 
 
 def _refuse(refusal: wire.Refusal) -> web.Response:
-    return web.Response(body=refusal.body, status=refusal.status, content_type="application/json", headers=HEADERS)
+    return web.Response(
+        body=refusal.body, status=refusal.status, content_type="application/json", headers=HEADERS
+    )

@@ -19,8 +19,12 @@ TICK_S = 0.01
 HEADERS = {"server": "uvicorn"}
 
 
-async def stream(request: web.Request, engine: Engine, generation: Generation) -> web.StreamResponse:
-    response = web.StreamResponse(headers={**HEADERS, "content-type": "text/event-stream; charset=utf-8", "vary": "Origin"})
+async def stream(
+    request: web.Request, engine: Engine, generation: Generation
+) -> web.StreamResponse:
+    response = web.StreamResponse(
+        headers={**HEADERS, "content-type": "text/event-stream; charset=utf-8", "vary": "Origin"}
+    )
     response.enable_chunked_encoding()
     await response.prepare(request)
     frames = _frames(engine, generation)
@@ -48,7 +52,9 @@ async def stream(request: web.Request, engine: Engine, generation: Generation) -
     return response
 
 
-async def _paced(engine: Engine, send: _Sender, frames: list[bytes], generation: Generation) -> None:
+async def _paced(
+    engine: Engine, send: _Sender, frames: list[bytes], generation: Generation
+) -> None:
     """Token frames at their pace; the frames after the last token at once."""
     rate = engine.settings.tokens_per_second
     tokens = len(generation.completion.deltas)
@@ -66,7 +72,12 @@ async def _paced(engine: Engine, send: _Sender, frames: list[bytes], generation:
             stopped = _closing(wire.Frames(engine.settings.model), engine, generation)
             await send(b"".join(stopped))
             return
-        await asyncio.sleep(max(begin + (sent if sent < tokens else sent - 1) / rate - loop.time(), min(TICK_S, 1 / rate)))
+        await asyncio.sleep(
+            max(
+                begin + (sent if sent < tokens else sent - 1) / rate - loop.time(),
+                min(TICK_S, 1 / rate),
+            )
+        )
     engine.generated_tokens += max(0, tokens - sent)
     if not send.is_cut:
         await send(b"".join(frames[sent:]))
@@ -80,8 +91,18 @@ def _frames(engine: Engine, generation: Generation) -> list[bytes]:
     fault = generation.fault
     if fault is not None and fault.name in ("error-first", "done-only"):
         generation.completion.deltas = []
-        return [wire.error_event(500, wire.DEAD), wire.DONE] if fault.name == "error-first" else [wire.DONE]
-    stops_early = fault is not None and fault.name in ("error-mid", "abort", "no-finish", "garbage", "cut-mid-chunk")
+        return (
+            [wire.error_event(500, wire.DEAD), wire.DONE]
+            if fault.name == "error-first"
+            else [wire.DONE]
+        )
+    stops_early = fault is not None and fault.name in (
+        "error-mid",
+        "abort",
+        "no-finish",
+        "garbage",
+        "cut-mid-chunk",
+    )
     if fault is not None and stops_early:
         generation.completion.deltas = generation.completion.deltas[: int(fault.number)]
     options = generation.request.stream_options
@@ -96,22 +117,34 @@ def _frames(engine: Engine, generation: Generation) -> list[bytes]:
         "garbage": [b"data: {this is not json\n\n"],
     }
     ending = endings.get(fault.name if fault else "")
-    return [frames.role(), *body, *(_closing(frames, engine, generation) if ending is None else ending)]
+    return [
+        frames.role(),
+        *body,
+        *(_closing(frames, engine, generation) if ending is None else ending),
+    ]
 
 
 def _closing(frames: wire.Frames, engine: Engine, generation: Generation) -> list[bytes]:
     closing = [frames.finish(generation.completion)]
     if generation.request.stream_options and generation.request.stream_options.include_usage:
         reasoning = generation.completion.reasoning_tokens if engine.settings.reasoning else None
-        usage = wire.Usage(generation.usage.prompt_tokens, generation.usage.cached_tokens, len(generation.completion.deltas), reasoning)
+        usage = wire.Usage(
+            generation.usage.prompt_tokens,
+            generation.usage.cached_tokens,
+            len(generation.completion.deltas),
+            reasoning,
+        )
         closing.append(frames.usage(usage))
     return [*closing, wire.DONE]
 
 
 class _Sender:
-    """Writes frames the way the fault has it. Once `is_cut`, the connection is gone and nothing more may be sent."""
+    """Writes frames the way the fault has it. Once `is_cut`, the connection is gone and nothing
+    more may be sent."""
 
-    def __init__(self, request: web.Request, response: web.StreamResponse, fault: Fault | None) -> None:
+    def __init__(
+        self, request: web.Request, response: web.StreamResponse, fault: Fault | None
+    ) -> None:
         self._request = request
         self._response = response
         self._fault = fault.name if fault else ""

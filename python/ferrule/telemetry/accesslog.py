@@ -1,4 +1,5 @@
-"""One line per request, once it is settled: JSON for machines, a short line for people on a terminal. No prompt, no key, ever."""
+"""One line per request, once it is settled: JSON for machines, a short line for people on a
+terminal. No prompt, no key, ever."""
 
 from __future__ import annotations
 
@@ -92,11 +93,22 @@ def _for_people(records: Iterable[RequestRecord]) -> str:
 
 def _short_line(record: RequestRecord) -> str:
     what = f"{record.status} {record.route}"
-    where = f"{record.model or '-'} → {record.backend} ({record.branch})" if record.backend else record.model or "-"
-    tokens = f"{record.input_tokens}+{record.cache_read_tokens} in, {record.output_tokens} out" if record.has_outcome else ""
+    where = (
+        f"{record.model or '-'} → {record.backend} ({record.branch})"
+        if record.backend
+        else record.model or "-"
+    )
+    tokens = (
+        f"{record.input_tokens}+{record.cache_read_tokens} in, {record.output_tokens} out"
+        if record.has_outcome
+        else ""
+    )
     ending = record.error or record.stop_reason or ""
     took = f"{record.ended_at - record.received_at:.3f} s"
-    return f"{strftime('%H:%M:%S', localtime(record.at))} {what:22} {where} {tokens} {took} {ending} {record.request_id}"
+    return (
+        f"{strftime('%H:%M:%S', localtime(record.at))} {what:22} {where} {tokens} {took} "
+        f"{ending} {record.request_id}"
+    )
 
 
 _encode_lines = msgspec.json.Encoder().encode_lines

@@ -9,6 +9,11 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def set_up(level: str) -> None:
-    logging.basicConfig(level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    logging.basicConfig(
+        level=level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        force=True,
+    )
     # asyncio's debug log would show addresses and payload lengths of every connection
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -1,7 +1,9 @@
-"""What is counted, under the names people's dashboards use; and how the counts of several workers become one page.
+"""What is counted, under the names people's dashboards use; and how the counts of several workers
+become one page.
 
-A series is a dict entry, so that counting costs a dict access and a vanished backend takes its series along. The text format is
-prometheus_client's. Histograms are Rust's, because the connection fills some of them without Python.
+A series is a dict entry, so that counting costs a dict access and a vanished backend takes its
+series along. The text format is prometheus_client's. Histograms are Rust's, because the connection
+fills some of them without Python.
 """
 
 from __future__ import annotations
@@ -11,19 +13,32 @@ from typing import Any, Literal
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from ferrule._core import Histogram as Buckets
 
 # vLLM's own edges (vllm/v1/metrics/loggers.py), so that panels overlay.
 TTFT_EDGES_S = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 )  # fmt: skip
-PER_TOKEN_EDGES_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+PER_TOKEN_EDGES_S = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0,
+)  # fmt: skip
 REQUEST_EDGES_S = (
-    0.005, 0.025, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
+    0.005, 0.025, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0,
+    60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
 )  # fmt: skip
-OVERHEAD_EDGES_S = (0.00005, 0.0001, 0.0002, 0.0004, 0.0008, 0.0015, 0.003, 0.006, 0.0125, 0.025, 0.05, 0.1, 0.25, 1.0)
+OVERHEAD_EDGES_S = (
+    0.00005, 0.0001, 0.0002, 0.0004, 0.0008, 0.0015, 0.003, 0.006, 0.0125, 0.025, 0.05, 0.1, 0.25,
+    1.0,
+)  # fmt: skip
 WAIT_EDGES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -55,8 +70,19 @@ class Counter:
 
     kind: Kind = "counter"
 
-    def __init__(self, name: str, help: str, labels: Sequence[str] = (), across_workers: Literal["sum", "max", "min"] = "sum") -> None:
-        self.name, self.help, self.labels, self.across_workers = name, help, tuple(labels), across_workers
+    def __init__(
+        self,
+        name: str,
+        help: str,
+        labels: Sequence[str] = (),
+        across_workers: Literal["sum", "max", "min"] = "sum",
+    ) -> None:
+        self.name, self.help, self.labels, self.across_workers = (
+            name,
+            help,
+            tuple(labels),
+            across_workers,
+        )
         self.series: dict[Labels, float] = {} if labels else {(): 0.0}
 
     def inc(self, *labels: str, by: float = 1.0) -> None:
@@ -69,7 +95,9 @@ class Counter:
 
     def family(self) -> Family:
         samples = [Sample(labels, value) for labels, value in self.series.items()]
-        return Family(self.name, self.kind, self.help, self.labels, samples, (), self.across_workers)
+        return Family(
+            self.name, self.kind, self.help, self.labels, samples, (), self.across_workers
+        )
 
 
 class Gauge(Counter):
@@ -84,7 +112,9 @@ class Gauge(Counter):
 class Histogram:
     """Durations in seconds, in buckets."""
 
-    def __init__(self, name: str, help: str, edges_s: Sequence[float], labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, help: str, edges_s: Sequence[float], labels: Sequence[str] = ()
+    ) -> None:
         self.name, self.help, self.labels, self.edges_s = name, help, tuple(labels), tuple(edges_s)
         self.series: dict[Labels, Buckets] = {}
         if not labels:
@@ -120,9 +150,14 @@ class Metrics:
 
     def __init__(self) -> None:
         by_backend = ("pool", "backend")
-        self.requests = Counter("ferrule_requests", "Requests answered.", ("route", "model", "code"))
+        self.requests = Counter(
+            "ferrule_requests", "Requests answered.", ("route", "model", "code")
+        )
         self.duration = Histogram(
-            "ferrule_request_duration_seconds", "From a request's head to the end of its answer.", REQUEST_EDGES_S, ("route",)
+            "ferrule_request_duration_seconds",
+            "From a request's head to the end of its answer.",
+            REQUEST_EDGES_S,
+            ("route",),
         )
         self.first_token = Histogram(
             "ferrule_time_to_first_token_seconds",
@@ -131,27 +166,71 @@ class Metrics:
             ("model",),
         )
         self.per_token = Histogram(
-            "ferrule_time_per_output_token_seconds", "Between two tokens of a stream.", PER_TOKEN_EDGES_S, ("model",)
+            "ferrule_time_per_output_token_seconds",
+            "Between two tokens of a stream.",
+            PER_TOKEN_EDGES_S,
+            ("model",),
         )
-        self.overhead = Histogram("ferrule_proxy_overhead_seconds", "Time the proxy itself took.", OVERHEAD_EDGES_S, ("phase",))
+        self.overhead = Histogram(
+            "ferrule_proxy_overhead_seconds",
+            "Time the proxy itself took.",
+            OVERHEAD_EDGES_S,
+            ("phase",),
+        )
         self.streams = Gauge("ferrule_streams_active", "Streams being told right now.")
         self.stream_ends = Counter("ferrule_stream_end", "Streams ended, by reason.", ("reason",))
-        self.tokens = Counter("ferrule_tokens", "Tokens; input excludes what was read from a cache.", ("model", "type"))
-        self.decisions = Counter("ferrule_routing_decisions", "Backends chosen, by branch.", ("pool", "branch"))
-        self.backend_requests = Counter(
-            "ferrule_backend_requests", "Attempts at a backend, by its status (or what went wrong).", (*by_backend, "code")
+        self.tokens = Counter(
+            "ferrule_tokens",
+            "Tokens; input excludes what was read from a cache.",
+            ("model", "type"),
         )
-        self.backend_inflight = Gauge("ferrule_backend_inflight", "Requests a backend is working on for us.", by_backend)
-        self.backend_healthy = Gauge("ferrule_backend_healthy", "1: takes requests; 0: ejected, draining or down.", by_backend, "min")
-        self.retries = Counter("ferrule_backend_retries", "Requests sent again, by the reason.", ("reason",))
-        self.queue_depth = Gauge("ferrule_queue_depth", "Requests waiting for a free backend.", ("pool",))
-        self.queue_wait = Histogram("ferrule_queue_wait_seconds", "Time spent waiting for a free backend.", WAIT_EDGES_S)
+        self.decisions = Counter(
+            "ferrule_routing_decisions", "Backends chosen, by branch.", ("pool", "branch")
+        )
+        self.backend_requests = Counter(
+            "ferrule_backend_requests",
+            "Attempts at a backend, by its status (or what went wrong).",
+            (*by_backend, "code"),
+        )
+        self.backend_inflight = Gauge(
+            "ferrule_backend_inflight", "Requests a backend is working on for us.", by_backend
+        )
+        self.backend_healthy = Gauge(
+            "ferrule_backend_healthy",
+            "1: takes requests; 0: ejected, draining or down.",
+            by_backend,
+            "min",
+        )
+        self.retries = Counter(
+            "ferrule_backend_retries", "Requests sent again, by the reason.", ("reason",)
+        )
+        self.queue_depth = Gauge(
+            "ferrule_queue_depth", "Requests waiting for a free backend.", ("pool",)
+        )
+        self.queue_wait = Histogram(
+            "ferrule_queue_wait_seconds", "Time spent waiting for a free backend.", WAIT_EDGES_S
+        )
         self.limited = Counter("ferrule_limited", "Requests refused by a gate.", ("gate",))
-        self.count_tokens = Histogram("ferrule_count_tokens_seconds", "Time to count the tokens of a body.", WAIT_EDGES_S)
-        self.discovery_age = Gauge("ferrule_discovery_age_seconds", "Since the list of backends was last confirmed.", ("pool",), "max")
-        self.loop_lag = Gauge("ferrule_event_loop_lag_seconds", "How late the event loop ran a timer.", (), "max")
-        self.dropped = Counter("ferrule_dropped_params", "Parameters dropped that a client may have relied on.", ("param",))
-        self.build = Gauge("ferrule_build_info", "1; the version is the label.", ("version",), "max")
+        self.count_tokens = Histogram(
+            "ferrule_count_tokens_seconds", "Time to count the tokens of a body.", WAIT_EDGES_S
+        )
+        self.discovery_age = Gauge(
+            "ferrule_discovery_age_seconds",
+            "Since the list of backends was last confirmed.",
+            ("pool",),
+            "max",
+        )
+        self.loop_lag = Gauge(
+            "ferrule_event_loop_lag_seconds", "How late the event loop ran a timer.", (), "max"
+        )
+        self.dropped = Counter(
+            "ferrule_dropped_params",
+            "Parameters dropped that a client may have relied on.",
+            ("param",),
+        )
+        self.build = Gauge(
+            "ferrule_build_info", "1; the version is the label.", ("version",), "max"
+        )
 
     def families(self) -> list[Family]:
         return [metric.family() for metric in vars(self).values()]
@@ -165,7 +244,10 @@ class Aggregate:
 
     def retire(self, families: list[Family]) -> None:
         """Keeps the counts of a worker that is gone; its gauges are gone with it."""
-        counted = [msgspec.structs.replace(family, samples=[]) if family.kind == "gauge" else family for family in families]
+        counted = [
+            msgspec.structs.replace(family, samples=[]) if family.kind == "gauge" else family
+            for family in families
+        ]
         self._buried = [merge([*self._buried, counted])]
 
     def of(self, living: Iterable[list[Family]]) -> list[Family]:
@@ -180,13 +262,22 @@ def merge(workers: Sequence[list[Family]]) -> list[Family]:
             for sample in family.samples:
                 known = series.get(sample.labels)
                 series[sample.labels] = sample if known is None else _joined(into, known, sample)
-    return [msgspec.structs.replace(family, samples=list(series.values())) for family, series in merged.values()]
+    return [
+        msgspec.structs.replace(family, samples=list(series.values()))
+        for family, series in merged.values()
+    ]
 
 
 def _joined(family: Family, a: Sample, b: Sample) -> Sample:
     if a.counts is not None and b.counts is not None:
-        return Sample(a.labels, a.value + b.value, [x + y for x, y in zip(a.counts, b.counts, strict=True)])
-    together = {"sum": lambda: a.value + b.value, "max": lambda: max(a.value, b.value), "min": lambda: min(a.value, b.value)}
+        return Sample(
+            a.labels, a.value + b.value, [x + y for x, y in zip(a.counts, b.counts, strict=True)]
+        )
+    together = {
+        "sum": lambda: a.value + b.value,
+        "max": lambda: max(a.value, b.value),
+        "min": lambda: min(a.value, b.value),
+    }
     return Sample(a.labels, together[family.across_workers]())
 
 
@@ -205,9 +296,13 @@ def _metric(family: Family) -> Metric:
     if family.kind == "histogram":
         histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
         for sample in family.samples:
-            histogram.add_metric(sample.labels, _cumulative(family.edges, sample.counts or []), sample.value)
+            histogram.add_metric(
+                sample.labels, _cumulative(family.edges, sample.counts or []), sample.value
+            )
         return histogram
-    metric: Any = (CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily)(family.name, family.help, labels=family.labels)
+    metric: Any = (CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily)(
+        family.name, family.help, labels=family.labels
+    )
     for sample in family.samples:
         metric.add_metric(sample.labels, sample.value)
     return metric  # type: ignore[no-any-return]

@@ -1,6 +1,8 @@
-"""Requests that are over, counted and logged a batch at a time: done one by one between other work it would cost three times as much.
+"""Requests that are over, counted and logged a batch at a time: done one by one between other work
+it would cost three times as much.
 
-Nothing waits longer than a moment, and whoever looks at the counts has the recorder brought up to date first.
+Nothing waits longer than a moment, and whoever looks at the counts has the recorder brought up to
+date first.
 """
 
 from __future__ import annotations
@@ -66,14 +68,26 @@ class RequestRecorder:
         if one.branch and one.pool:
             metrics.decisions.inc(one.pool, one.branch, by=number)
         if one.has_outcome:
-            metrics.tokens.inc(one.label, "input", by=sum([record.input_tokens for record in alike]))
-            metrics.tokens.inc(one.label, "output", by=sum([record.output_tokens for record in alike]))
-            metrics.tokens.inc(one.label, "cache_read", by=sum([record.cache_read_tokens for record in alike]))
+            metrics.tokens.inc(
+                one.label, "input", by=sum([record.input_tokens for record in alike])
+            )
+            metrics.tokens.inc(
+                one.label, "output", by=sum([record.output_tokens for record in alike])
+            )
+            metrics.tokens.inc(
+                one.label, "cache_read", by=sum([record.cache_read_tokens for record in alike])
+            )
         if one.stream and one.end_reason:
             metrics.stream_ends.inc(one.end_reason, by=number)
-        metrics.duration.observe_all([record.ended_at - record.received_at for record in alike], one.route)
-        metrics.overhead.observe_all([_overhead_s(record) for record in alike if record.sent_at], "request")
-        first_token = [record.first_event_at - record.received_at for record in alike if record.first_event_at]
+        metrics.duration.observe_all(
+            [record.ended_at - record.received_at for record in alike], one.route
+        )
+        metrics.overhead.observe_all(
+            [_overhead_s(record) for record in alike if record.sent_at], "request"
+        )
+        first_token = [
+            record.first_event_at - record.received_at for record in alike if record.first_event_at
+        ]
         metrics.first_token.observe_all(first_token, one.label)
         for record in alike:
             if record.queued_s:
@@ -87,5 +101,6 @@ class RequestRecorder:
 
 
 def _overhead_s(record: RequestRecord) -> float:
-    """What the proxy itself took until the request went out: nothing of the waits for a place and for a connection."""
+    """What the proxy itself took until the request went out: nothing of the waits for a place and
+    for a connection."""
     return max(0.0, record.sent_at - record.received_at - record.queued_s - record.connected_s)

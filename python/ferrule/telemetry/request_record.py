@@ -12,12 +12,14 @@ OTHER = "other"
 
 
 class RequestRecord:
-    """Times in seconds; tokens as the backend reported them. No text of a prompt and no key ever enters it."""
+    """Times in seconds; tokens as the backend reported them. No text of a prompt and no key ever
+    enters it."""
 
     __slots__ = (
-        "at", "backend", "branch", "cache_read_tokens", "connected_s", "dropped", "end_reason", "ended_at", "error", "first_event_at",
-        "has_outcome", "has_usage", "input_tokens", "label", "model", "output_tokens", "pool", "queued_s", "received_at", "request_id",
-        "route", "sent_at", "status", "stop_reason", "stream", "tenant", "trace_headers",
+        "at", "backend", "branch", "cache_read_tokens", "connected_s", "dropped", "end_reason",
+        "ended_at", "error", "first_event_at", "has_outcome", "has_usage", "input_tokens", "label",
+        "model", "output_tokens", "pool", "queued_s", "received_at", "request_id", "route",
+        "sent_at", "status", "stop_reason", "stream", "tenant", "trace_headers",
     )  # fmt: skip
 
     def __init__(self, request_id: str, route: str, received_at: float) -> None:
@@ -48,7 +50,8 @@ class RequestRecord:
         self.error: str | None = None
         self.dropped: tuple[str, ...] = ()
         self.trace_headers = ""
-        """The request's own trace context for the backend, as header lines; empty when it has none."""
+        """The request's own trace context for the backend, as header lines; empty when it has
+        none."""
 
     def set_choice(self, choice: Choice) -> None:
         self.backend = choice.backend.name
@@ -63,8 +66,8 @@ class RequestRecord:
         self.has_usage = outcome.has_usage
 
     def tokens(self, estimated_input: int) -> int:
-        """Input plus output, as a key's limit counts them. What was cut short had no usage: its input is the estimate, its output what
-        came."""
+        """Input plus output, as a key's limit counts them. What was cut short had no usage: its
+        input is the estimate, its output what came."""
         if self.has_usage or not self.output_tokens:
             return self.input_tokens + self.cache_read_tokens + self.output_tokens
         return estimated_input + self.output_tokens

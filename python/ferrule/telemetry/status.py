@@ -1,4 +1,5 @@
-"""What `/status` shows: the workers' views as one. Backends are the same for all workers, so their counts are added up."""
+"""What `/status` shows: the workers' views as one. Backends are the same for all workers, so their
+counts are added up."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class BackendView(msgspec.Struct):
 
 
 class ConfigView(msgspec.Struct, frozen=True):
-    """Of the configuration in force: when it was read (ISO 8601, UTC), and what is wrong with a newer one that was refused."""
+    """Of the configuration in force: when it was read (ISO 8601, UTC), and what is wrong with a
+    newer one that was refused."""
 
     ok: bool
     error: str | None
@@ -89,19 +91,28 @@ def _merge_backends(a: list[BackendView], b: list[BackendView]) -> list[BackendV
             continue
         worse = known if not known.healthy else backend
         together[backend.name] = msgspec.structs.replace(
-            worse, inflight=known.inflight + backend.inflight, sessions=known.sessions + backend.sessions
+            worse,
+            inflight=known.inflight + backend.inflight,
+            sessions=known.sessions + backend.sessions,
         )
     return list(together.values())
 
 
-def totals(families: Sequence[Family]) -> tuple[dict[str, float], dict[str, float], dict[str, float], dict[str, Latency]]:
-    """(counters, routing by branch, stream ends by reason, latencies) out of the metrics, summed over the labels nobody asks for here."""
+def totals(
+    families: Sequence[Family],
+) -> tuple[dict[str, float], dict[str, float], dict[str, float], dict[str, Latency]]:
+    """(counters, routing by branch, stream ends by reason, latencies) out of the metrics, summed
+    over the labels nobody asks for here."""
     named = {family.name: family for family in families}
 
     def total(name: str, **wanted: str) -> float:
         family = named[name]
         places = {family.labels.index(label): value for label, value in wanted.items()}
-        return sum(s.value for s in family.samples if all(s.labels[place] == value for place, value in places.items()))
+        return sum(
+            s.value
+            for s in family.samples
+            if all(s.labels[place] == value for place, value in places.items())
+        )
 
     requests = named["ferrule_requests"]
     code = requests.labels.index("code")
@@ -115,7 +126,10 @@ def totals(families: Sequence[Family]) -> tuple[dict[str, float], dict[str, floa
         "limited": total("ferrule_limited"),
         "retries": total("ferrule_backend_retries"),
     }
-    routing = {branch: total("ferrule_routing_decisions", branch=branch) for branch in ("home", "spill", "failover", "keyless")}
+    routing = {
+        branch: total("ferrule_routing_decisions", branch=branch)
+        for branch in ("home", "spill", "failover", "keyless")
+    }
     reasons = ("complete", "client_gone", "backend_error", "timeout", "drain")
     ended = {reason: total("ferrule_stream_end", reason=reason) for reason in reasons}
     latency = {
@@ -127,4 +141,7 @@ def totals(families: Sequence[Family]) -> tuple[dict[str, float], dict[str, floa
 
 def _latency(family: Family) -> Latency:
     columns = [sample.counts for sample in family.samples if sample.counts]
-    return Latency(family.edges, [sum(column) for column in zip(*columns, strict=True)] or [0] * (len(family.edges) + 1))
+    return Latency(
+        family.edges,
+        [sum(column) for column in zip(*columns, strict=True)] or [0] * (len(family.edges) + 1),
+    )

@@ -1,7 +1,9 @@
-"""One span per request, in OpenTelemetry's GenAI conventions, and the trace context that goes on to the backend.
+"""One span per request, in OpenTelemetry's GenAI conventions, and the trace context that goes on to
+the backend.
 
-Decided once at start: without OTEL_* settings or without the extra `ferrule[otel]` there is no tracing, and all that is left is
-that a client's own context is passed on unchanged. No text of a prompt, no key and no address enters a span.
+Decided once at start: without OTEL_* settings or without the extra `ferrule[otel]` there is no
+tracing, and all that is left is that a client's own context is passed on unchanged. No text of a
+prompt, no key and no address enters a span.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 LAST_EXPORT_S = 3.0
 NAME_CHARS_MAX = 200
 
-# https://www.w3.org/TR/trace-context/#traceparent-header: version, trace, parent and flags; neither id may be all zeros
+# https://www.w3.org/TR/trace-context/#traceparent-header: version, trace, parent and flags; neither
+# id may be all zeros
 _PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _STATE = re.compile(r"[\x20-\x7e]{1,512}")
 
@@ -36,7 +39,8 @@ _NO_FAILURES = (None, "complete", "client_gone")
 
 
 def forward_trace_headers(headers: Mapping[str, str]) -> str:
-    """The client's trace context as header lines for the backend; empty when there is none, or none that is valid."""
+    """The client's trace context as header lines for the backend; empty when there is none, or none
+    that is valid."""
     parent = headers.get("traceparent")
     if parent is None or _PARENT.fullmatch(parent) is None:
         return ""
@@ -56,11 +60,21 @@ class Tracing:
         self._kind = SpanKind.SERVER
 
     def begin(self, headers: Mapping[str, str], record: RequestRecord) -> Span:
-        """A span below the client's, if it has one; from now on the backend gets this one as its parent."""
+        """A span below the client's, if it has one; from now on the backend gets this one as its
+        parent."""
         from opentelemetry.trace import set_span_in_context
 
-        carrier = {name: value for name in ("traceparent", "tracestate") if (value := headers.get(name)) is not None}
-        span = self._tracer.start_span(record.route, self._context.extract(carrier), self._kind, start_time=_nanoseconds(record.at))
+        carrier = {
+            name: value
+            for name in ("traceparent", "tracestate")
+            if (value := headers.get(name)) is not None
+        }
+        span = self._tracer.start_span(
+            record.route,
+            self._context.extract(carrier),
+            self._kind,
+            start_time=_nanoseconds(record.at),
+        )
         sent: dict[str, str] = {}
         self._context.inject(sent, set_span_in_context(span))
         record.trace_headers = _lines(sent.get("traceparent", ""), sent.get("tracestate"))
@@ -84,13 +98,18 @@ class Tracing:
 
 
 def open_tracing(environ: Mapping[str, str]) -> Tracing | None:
-    """None: off. Where to and how is said by OpenTelemetry's own variables; spans go out as OTLP over HTTP."""
-    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not any(environ.get(name) for name in ENDPOINTS):
+    """None: off. Where to and how is said by OpenTelemetry's own variables; spans go out as OTLP
+    over HTTP."""
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not any(
+        environ.get(name) for name in ENDPOINTS
+    ):
         return None
     exporter = environ.get("OTEL_TRACES_EXPORTER", "otlp")
     if exporter != "otlp":
         if exporter != "none":
-            log.warning("OTEL_TRACES_EXPORTER is %s; only otlp is offered, so nothing is traced", exporter)
+            log.warning(
+                "OTEL_TRACES_EXPORTER is %s; only otlp is offered, so nothing is traced", exporter
+            )
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -100,21 +119,27 @@ def open_tracing(environ: Mapping[str, str]) -> Tracing | None:
     except ImportError:
         log.warning("OTEL_* is set, but nothing is traced: pip install 'ferrule[otel]'")
         return None
-    is_named = "OTEL_SERVICE_NAME" in environ or "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    provider = TracerProvider(resource=Resource.create({} if is_named else {"service.name": "ferrule"}))
+    is_named = "OTEL_SERVICE_NAME" in environ or "service.name=" in environ.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    )
+    provider = TracerProvider(
+        resource=Resource.create({} if is_named else {"service.name": "ferrule"})
+    )
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Tracing(provider)
 
 
 def attributes(record: RequestRecord) -> dict[str, AttributeValue]:
-    """What a request came to. Input tokens include those read from a cache, as the conventions have it."""
+    """What a request came to. Input tokens include those read from a cache, as the conventions have
+    it."""
     found: dict[str, AttributeValue | None] = {
         "gen_ai.operation.name": _OPERATIONS.get(record.route),
         "gen_ai.request.model": record.model[:NAME_CHARS_MAX] if record.model else None,
         "gen_ai.request.stream": True if record.stream else None,
         "gen_ai.response.finish_reasons": (record.stop_reason,) if record.stop_reason else None,
         "http.response.status_code": record.status,
-        "error.type": record.error or (record.end_reason if record.end_reason not in _NO_FAILURES else None),
+        "error.type": record.error
+        or (record.end_reason if record.end_reason not in _NO_FAILURES else None),
         "ferrule.request_id": record.request_id,
         "ferrule.pool": record.pool,
         "ferrule.backend": record.backend,
@@ -131,7 +156,11 @@ def attributes(record: RequestRecord) -> dict[str, AttributeValue]:
 
 def _name(record: RequestRecord) -> str:
     operation = _OPERATIONS.get(record.route)
-    return f"{operation} {record.model[:NAME_CHARS_MAX]}" if operation and record.model else record.route
+    return (
+        f"{operation} {record.model[:NAME_CHARS_MAX]}"
+        if operation and record.model
+        else record.route
+    )
 
 
 def _lines(parent: str, state: str | None) -> str:

@@ -31,7 +31,17 @@ class RedisServer:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._command = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+        self._command = [
+            binary,
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--dir",
+            str(folder),
+        ]
         self.client = redis.Redis.from_url(self.url, decode_responses=True)
         self.start()
 
@@ -76,7 +86,8 @@ def redis_server(running_redis: RedisServer) -> RedisServer:
 
 
 class World:
-    """A store, a second one that shares its counts (another worker, another replica), and time that passes when told."""
+    """A store, a second one that shares its counts (another worker, another replica), and time that
+    passes when told."""
 
     def __init__(self, kind: str, request: pytest.FixtureRequest, folder: Path) -> None:
         self.now = 1000.0
@@ -91,7 +102,10 @@ class World:
         else:
             self._server = request.getfixturevalue("redis_server")
             self._stores = [RedisStore(self._server.url) for _ in range(2)]
-        self.limiters = [Limiter(store, "deny", on_limited=self.refusals.append, clock=lambda: self.now) for store in self._stores]
+        self.limiters = [
+            Limiter(store, "deny", on_limited=self.refusals.append, clock=lambda: self.now)
+            for store in self._stores
+        ]
         self.limiter = self.limiters[0]
         self.any_limiter = itertools.cycle(self.limiters)
 

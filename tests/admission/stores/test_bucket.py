@@ -13,7 +13,9 @@ from ferrule.admission.stores.bucket import Counters
 
 def test_a_bucket_holds_one_minute_and_refills_continuously() -> None:
     tenant, counters = Tenant(name="t", requests_per_minute=6), Counters()
-    assert [bucket.take(counters, tenant, 0, now=100.0).refused_by for _ in range(7)] == [None] * 6 + ["requests"]
+    assert [bucket.take(counters, tenant, 0, now=100.0).refused_by for _ in range(7)] == [
+        None
+    ] * 6 + ["requests"]
     assert bucket.take(counters, tenant, 0, now=100.0).wait_s == pytest.approx(10.0)
     assert bucket.take(counters, tenant, 0, now=109.9).refused_by == "requests"
     assert bucket.take(counters, tenant, 0, now=110.0).refused_by is None
@@ -38,7 +40,10 @@ def test_refusals_cost_nothing() -> None:
 
 
 def test_the_longest_wait_is_told() -> None:
-    tenant, counters = Tenant(name="t", requests_per_minute=2, tokens_per_minute=100, concurrency=1), Counters()
+    tenant, counters = (
+        Tenant(name="t", requests_per_minute=2, tokens_per_minute=100, concurrency=1),
+        Counters(),
+    )
     bucket.take(counters, tenant, 90, now=0.0)
     decision = bucket.take(counters, tenant, 60, now=0.0)
     assert (decision.refused_by, decision.wait_s) == ("tokens", pytest.approx(30.0))

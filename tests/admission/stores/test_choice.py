@@ -22,9 +22,13 @@ from ferrule.config import LimitsConfig, Secret
         ("redis://h:1/0", True, RedisStore),
     ],
 )
-async def test_the_store_that_the_settings_ask_for(store: str, has_counts_file: bool, kind: type, tmp_path: Path) -> None:
+async def test_the_store_that_the_settings_ask_for(
+    store: str, has_counts_file: bool, kind: type, tmp_path: Path
+) -> None:
     path = tmp_path / "counts"
     SharedStore.create(path, workers=1)
-    opened = open_store(LimitsConfig(store=Secret(store)), str(path) if has_counts_file else None, worker=0)
+    opened = open_store(
+        LimitsConfig(store=Secret(store)), str(path) if has_counts_file else None, worker=0
+    )
     assert type(opened) is kind
     await opened.close()

@@ -19,7 +19,9 @@ async def status(limiter: Limiter, tenant: Tenant, tokens: int = 1) -> tuple[int
         return failure.status, None
 
 
-@pytest.mark.parametrize("settled_tokens", [60, 7, 0], ids=["complete", "aborted", "no_backend_reached"])
+@pytest.mark.parametrize(
+    "settled_tokens", [60, 7, 0], ids=["complete", "aborted", "no_backend_reached"]
+)
 async def test_m01_a_slot_comes_back_on_every_way_out(world: World, settled_tokens: int) -> None:
     tenant = Tenant(name="t", concurrency=1)
     for _ in range(5):
@@ -78,7 +80,9 @@ async def test_m07_streamed_tokens_count(world: World) -> None:
 
 async def test_requests_refill_continuously(world: World) -> None:
     tenant = Tenant(name="t", requests_per_minute=6)
-    assert [(await status(next(world.any_limiter), tenant))[0] for _ in range(7)] == [200] * 6 + [429]
+    assert [(await status(next(world.any_limiter), tenant))[0] for _ in range(7)] == [200] * 6 + [
+        429
+    ]
     world.pass_time(9, tenant)
     assert (await status(world.limiter, tenant))[0] == 429
     world.pass_time(1, tenant)

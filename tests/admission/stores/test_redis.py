@@ -37,7 +37,9 @@ async def test_m09_a_hanging_redis_costs_a_bounded_wait(
 ) -> None:
     store = RedisStore(redis_server.url, probe_every_s=PROBE_EVERY_S)
     refusals: list[str] = []
-    limiter = Limiter(store, "allow" if on_failure == "allow" else "deny", on_limited=refusals.append)
+    limiter = Limiter(
+        store, "allow" if on_failure == "allow" else "deny", on_limited=refusals.append
+    )
     loop = asyncio.get_running_loop()
     await (await limiter.admit(TENANT, 1)).settle(1)
     waits: list[float] = []
@@ -84,7 +86,9 @@ async def test_a_hang_leaves_no_slot_taken(redis_server: RedisServer) -> None:
     store = RedisStore(redis_server.url, probe_every_s=PROBE_EVERY_S)
     held = await store.take(TENANT, 1, 0.0)
     redis_server.hang()
-    lost = await asyncio.gather(*(store.take(TENANT, 1, 0.0) for _ in range(3)), return_exceptions=True)
+    lost = await asyncio.gather(
+        *(store.take(TENANT, 1, 0.0) for _ in range(3)), return_exceptions=True
+    )
     assert [type(error) for error in lost] == [StoreUnavailable] * 3
     store.give_back(TENANT, held.ticket, 0, 0.0)
     redis_server.begin_continuation()
@@ -93,7 +97,9 @@ async def test_a_hang_leaves_no_slot_taken(redis_server: RedisServer) -> None:
     assert redis_server.client.zcard(SLOTS) == 0
 
 
-async def test_a_restarted_redis_learns_the_script_and_the_leases_again(redis_server: RedisServer) -> None:
+async def test_a_restarted_redis_learns_the_script_and_the_leases_again(
+    redis_server: RedisServer,
+) -> None:
     store = RedisStore(redis_server.url, lease_s=0.3)
     held = await store.take(TENANT, 1, 0.0)
     redis_server.client.script_flush()
@@ -104,7 +110,9 @@ async def test_a_restarted_redis_learns_the_script_and_the_leases_again(redis_se
     await store.close()
 
 
-async def test_slots_of_a_dead_replica_lapse_and_those_of_a_living_one_are_renewed(redis_server: RedisServer) -> None:
+async def test_slots_of_a_dead_replica_lapse_and_those_of_a_living_one_are_renewed(
+    redis_server: RedisServer,
+) -> None:
     dead, living = RedisStore(redis_server.url), RedisStore(redis_server.url, lease_s=0.3)
     for _ in range(3):
         await dead.take(TENANT, 1, 0.0)
@@ -116,9 +124,16 @@ async def test_slots_of_a_dead_replica_lapse_and_those_of_a_living_one_are_renew
     await dead.close()
     for ticket in redis_server.client.zrange(SLOTS, 0, -1):
         if ticket != held.ticket:
-            assert 25 < redis_server.client.zscore(SLOTS, ticket) - redis_server.client.time()[0] <= 31
+            assert (
+                25 < redis_server.client.zscore(SLOTS, ticket) - redis_server.client.time()[0] <= 31
+            )
             redis_server.client.zincrby(SLOTS, -60, ticket)
-    assert [(await living.take(TENANT, 1, 0.0)).refused_by for _ in range(4)] == [None, None, None, "concurrency"]
+    assert [(await living.take(TENANT, 1, 0.0)).refused_by for _ in range(4)] == [
+        None,
+        None,
+        None,
+        "concurrency",
+    ]
     await living.close()
 
 
@@ -150,7 +165,9 @@ async def test_a_cancelled_take_gives_its_slot_back(redis_server: RedisServer) -
     assert redis_server.client.zcard(SLOTS) == 1
 
 
-async def test_a_take_that_is_cancelled_with_its_answer_in_hand_gives_its_slot_back(redis_server: RedisServer) -> None:
+async def test_a_take_that_is_cancelled_with_its_answer_in_hand_gives_its_slot_back(
+    redis_server: RedisServer,
+) -> None:
     store = RedisStore(redis_server.url)
     taking = asyncio.ensure_future(store.take(TENANT, 1, 0.0))
     answered = store._answer
@@ -167,7 +184,9 @@ async def test_a_take_that_is_cancelled_with_its_answer_in_hand_gives_its_slot_b
     assert redis_server.client.zcard(SLOTS) == 0
 
 
-async def test_what_is_kept_vanishes_when_it_means_nothing_any_more(redis_server: RedisServer) -> None:
+async def test_what_is_kept_vanishes_when_it_means_nothing_any_more(
+    redis_server: RedisServer,
+) -> None:
     store = RedisStore(redis_server.url)
     decision = await store.take(Tenant(name="t", requests_per_minute=60), 1, 0.0)
     store.give_back(TENANT, decision.ticket, 0, 0.0)

@@ -17,7 +17,13 @@ TENANT = Tenant(name="t", concurrency=4)
 SPAWN = multiprocessing.get_context("spawn")
 
 
-async def hammer(path: Path, worker: int, running: Synchronized[int], most: Synchronized[int], admitted: Synchronized[int]) -> None:
+async def hammer(
+    path: Path,
+    worker: int,
+    running: Synchronized[int],
+    most: Synchronized[int],
+    admitted: Synchronized[int],
+) -> None:
     store = SharedStore(path, worker)
 
     async def client() -> None:
@@ -41,7 +47,13 @@ async def hammer(path: Path, worker: int, running: Synchronized[int], most: Sync
     await store.close()
 
 
-def run_hammer(path: Path, worker: int, running: Synchronized[int], most: Synchronized[int], admitted: Synchronized[int]) -> None:
+def run_hammer(
+    path: Path,
+    worker: int,
+    running: Synchronized[int],
+    most: Synchronized[int],
+    admitted: Synchronized[int],
+) -> None:
     asyncio.run(hammer(path, worker, running, most, admitted))
 
 
@@ -61,7 +73,10 @@ async def test_m05_two_processes_never_exceed_the_limit_together(tmp_path: Path)
     SharedStore.create(path, workers=2)
     running, most, admitted = SPAWN.Value("i", 0), SPAWN.Value("i", 0), SPAWN.Value("i", 0)
     # One lock for the three: they are one observation
-    processes = [SPAWN.Process(target=run_hammer, args=(path, worker, running, most, admitted)) for worker in (0, 1)]
+    processes = [
+        SPAWN.Process(target=run_hammer, args=(path, worker, running, most, admitted))
+        for worker in (0, 1)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -70,7 +85,9 @@ async def test_m05_two_processes_never_exceed_the_limit_together(tmp_path: Path)
     assert admitted.value == 400
     assert 1 <= most.value <= 4
     store = SharedStore(path, 0)
-    assert [(await store.take(TENANT, 1, 0.0)).refused_by for _ in range(5)] == [None] * 4 + ["concurrency"]
+    assert [(await store.take(TENANT, 1, 0.0)).refused_by for _ in range(5)] == [None] * 4 + [
+        "concurrency"
+    ]
     await store.close()
 
 
@@ -87,7 +104,9 @@ async def test_slots_of_a_killed_worker_come_back_whole(tmp_path: Path) -> None:
     worker.kill()
     worker.join()
     supervisor.forget_worker(1)
-    assert [(await store.take(TENANT, 1, 0.0)).refused_by for _ in range(5)] == [None] * 4 + ["concurrency"]
+    assert [(await store.take(TENANT, 1, 0.0)).refused_by for _ in range(5)] == [None] * 4 + [
+        "concurrency"
+    ]
     supervisor.forget_worker(1)
     assert (await store.take(TENANT, 1, 0.0)).refused_by == "concurrency"
     await store.close()
@@ -101,7 +120,9 @@ async def test_more_keys_than_a_file_holds_is_an_error(tmp_path: Path) -> None:
     for name in "abc":
         assert (await store.take(Tenant(name=name, concurrency=1), 1, 0.0)).refused_by is None
     for name in "abc":
-        assert (await store.take(Tenant(name=name, concurrency=1), 1, 0.0)).refused_by == "concurrency"
+        assert (
+            await store.take(Tenant(name=name, concurrency=1), 1, 0.0)
+        ).refused_by == "concurrency"
     with pytest.raises(RuntimeError, match="more than 3 keys"):
         await store.take(Tenant(name="d", concurrency=1), 1, 0.0)
     await store.close()

@@ -1,4 +1,5 @@
-"""What a program does with the Anthropic SDK for Python: `anthropic_sdk.py SCENARIO URL` prints one JSON object of what it saw.
+"""What a program does with the Anthropic SDK for Python: `anthropic_sdk.py SCENARIO URL` prints one
+JSON object of what it saw.
 
 Runs in a venv of its own under an old and the current SDK; uses only what both have.
 """
@@ -11,7 +12,10 @@ import anthropic
 
 MODEL = "claude-sim"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-TOOLS: Any = [{"name": name, "description": name, "input_schema": SCHEMA} for name in ("get_weather", "get_time")]
+TOOLS: Any = [
+    {"name": name, "description": name, "input_schema": SCHEMA}
+    for name in ("get_weather", "get_time")
+]
 
 
 def text(client: anthropic.Anthropic) -> dict[str, Any]:
@@ -31,29 +35,47 @@ def text(client: anthropic.Anthropic) -> dict[str, Any]:
 
 def tools(client: anthropic.Anthropic) -> dict[str, Any]:
     messages: Any = [{"role": "user", "content": "get_weather and get_time, please."}]
-    with client.messages.stream(model=MODEL, max_tokens=300, tools=TOOLS, messages=messages) as stream:
+    with client.messages.stream(
+        model=MODEL, max_tokens=300, tools=TOOLS, messages=messages
+    ) as stream:
         asked = stream.get_final_message()
     calls = [block for block in asked.content if block.type == "tool_use"]
-    results = [{"type": "tool_result", "tool_use_id": call.id, "content": f"{call.name}: sunny"} for call in calls]
-    messages += [{"role": "assistant", "content": asked.content}, {"role": "user", "content": results}]
+    results = [
+        {"type": "tool_result", "tool_use_id": call.id, "content": f"{call.name}: sunny"}
+        for call in calls
+    ]
+    messages += [
+        {"role": "assistant", "content": asked.content},
+        {"role": "user", "content": results},
+    ]
     answer = client.messages.create(model=MODEL, max_tokens=300, tools=TOOLS, messages=messages)
-    return {"stop": asked.stop_reason, "calls": [[call.name, call.input] for call in calls], "answer": _text(answer)}
+    return {
+        "stop": asked.stop_reason,
+        "calls": [[call.name, call.input] for call in calls],
+        "answer": _text(answer),
+    }
 
 
 def fault(client: anthropic.Anthropic) -> dict[str, Any]:
     seen: dict[str, Any] = {"before": 0}
     try:
-        with client.messages.stream(model=MODEL, max_tokens=200, messages=_say("[[fault:error-mid]]")) as stream:
+        with client.messages.stream(
+            model=MODEL, max_tokens=200, messages=_say("[[fault:error-mid]]")
+        ) as stream:
             for event in stream:
                 seen["before"] += event.type == "content_block_delta"
     except anthropic.APIStatusError as error:
         body: Any = error.body
         seen["error"] = body["error"]["type"]
     try:
-        client.with_options(max_retries=0).messages.create(model=MODEL, max_tokens=200, messages=_say("[[fault:503]]"))
+        client.with_options(max_retries=0).messages.create(
+            model=MODEL, max_tokens=200, messages=_say("[[fault:503]]")
+        )
     except anthropic.APIStatusError as error:
         seen["refused"] = error.status_code
-    seen["then"] = _text(client.messages.create(model=MODEL, max_tokens=200, messages=_say("Again.")))
+    seen["then"] = _text(
+        client.messages.create(model=MODEL, max_tokens=200, messages=_say("Again."))
+    )
     return seen
 
 
@@ -75,7 +97,9 @@ def models(client: anthropic.Anthropic) -> dict[str, Any]:
 
 def interrupt(client: anthropic.Anthropic) -> dict[str, Any]:
     pieces = 0
-    with client.messages.stream(model=MODEL, max_tokens=20000, messages=_say("[[tokens:20000]]")) as stream:
+    with client.messages.stream(
+        model=MODEL, max_tokens=20000, messages=_say("[[tokens:20000]]")
+    ) as stream:
         for _ in stream.text_stream:
             pieces += 1
             if pieces == 5:
@@ -93,4 +117,8 @@ def _text(message: Any) -> str:
 
 if __name__ == "__main__":
     scenario, url = sys.argv[1:]
-    print(json.dumps(globals()[scenario](anthropic.Anthropic(base_url=url, api_key="sk-dummy", timeout=30))))
+    print(
+        json.dumps(
+            globals()[scenario](anthropic.Anthropic(base_url=url, api_key="sk-dummy", timeout=30))
+        )
+    )

@@ -1,4 +1,5 @@
-"""What a program does with LangChain's Anthropic chat model: `langchain_chat.py SCENARIO URL` prints one JSON object of what it saw."""
+"""What a program does with LangChain's Anthropic chat model: `langchain_chat.py SCENARIO URL`
+prints one JSON object of what it saw."""
 
 import json
 import sys
@@ -33,7 +34,13 @@ def text(model: ChatAnthropic) -> dict[str, Any]:
         streamed = streamed + part
     counts = [whole.usage_metadata["output_tokens"], streamed.usage_metadata["output_tokens"]]  # type: ignore[index]
     stop = whole.response_metadata["stop_reason"]
-    return {"text": whole.text, "streamed": streamed.text, "final": whole.text, "stop": stop, "output_tokens": counts}
+    return {
+        "text": whole.text,
+        "streamed": streamed.text,
+        "final": whole.text,
+        "stop": stop,
+        "output_tokens": counts,
+    }
 
 
 def tools(model: ChatAnthropic) -> dict[str, Any]:
@@ -41,9 +48,16 @@ def tools(model: ChatAnthropic) -> dict[str, Any]:
     messages: list[Any] = [HumanMessage("get_weather and get_time, please.")]
     asked = bound.invoke(messages)
     messages.append(asked)
-    messages += [ToolMessage(TOOLS[call["name"]].invoke(call["args"]), tool_call_id=call["id"]) for call in asked.tool_calls]
+    messages += [
+        ToolMessage(TOOLS[call["name"]].invoke(call["args"]), tool_call_id=call["id"])
+        for call in asked.tool_calls
+    ]
     calls = [[call["name"], call["args"]] for call in asked.tool_calls]
-    return {"stop": asked.response_metadata["stop_reason"], "calls": calls, "answer": bound.invoke(messages).text}
+    return {
+        "stop": asked.response_metadata["stop_reason"],
+        "calls": calls,
+        "answer": bound.invoke(messages).text,
+    }
 
 
 def fault(model: ChatAnthropic) -> dict[str, Any]:
@@ -82,5 +96,12 @@ def interrupt(model: ChatAnthropic) -> dict[str, Any]:
 
 if __name__ == "__main__":
     scenario, url = sys.argv[1:]
-    chat: Any = ChatAnthropic(model="claude-sim", base_url=url, api_key="sk-dummy", max_tokens=300, max_retries=0, timeout=30)  # type: ignore[call-arg, arg-type]
+    chat: Any = ChatAnthropic(
+        model="claude-sim",
+        base_url=url,
+        api_key="sk-dummy",
+        max_tokens=300,
+        max_retries=0,
+        timeout=30,
+    )  # type: ignore[call-arg, arg-type]
     print(json.dumps(globals()[scenario](chat)))

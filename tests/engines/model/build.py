@@ -1,7 +1,7 @@
 """Makes a tiny reasoning model that needs no download: `build.py DIRECTORY WINDOW_TOKENS`.
 
-A Qwen3 of two layers without weights, and a tokenizer trained here on the standard library's own text.
-What it says is decided by `playback.py`.
+A Qwen3 of two layers without weights, and a tokenizer trained here on the standard library's own
+text. What it says is decided by `playback.py`.
 """
 
 import json
@@ -14,7 +14,14 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 END_OF_TURN, END_OF_TEXT = "<|im_end|>", "<|endoftext|>"
 SPECIAL = (END_OF_TEXT, "<|im_start|>", END_OF_TURN)
 # Seen by parsers, so they must survive decoding.
-PLAIN = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+PLAIN = (
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+)
 
 
 def train() -> Tokenizer:
@@ -23,8 +30,13 @@ def train() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     sources = sorted(Path(os.__file__).parent.glob("*.py"))[:150]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train([str(path) for path in sources], trainers.BpeTrainer(vocab_size=6000, initial_alphabet=alphabet, show_progress=False))
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
+    tokenizer.train(
+        [str(path) for path in sources],
+        trainers.BpeTrainer(vocab_size=6000, initial_alphabet=alphabet, show_progress=False),
+    )
+    tokenizer.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in SPECIAL]
+    )
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in PLAIN])
     return tokenizer
 
@@ -64,7 +76,11 @@ def main(directory: Path, window_tokens: int) -> None:
         "chat_template": (Path(__file__).parent / "template.jinja").read_text(),
     }
     ends = [tokenizer.token_to_id(END_OF_TURN), tokenizer.token_to_id(END_OF_TEXT)]
-    files = {"tokenizer_config": tokenizer_config, "config": config(tokenizer, window_tokens), "generation_config": {"eos_token_id": ends}}
+    files = {
+        "tokenizer_config": tokenizer_config,
+        "config": config(tokenizer, window_tokens),
+        "generation_config": {"eos_token_id": ends},
+    }
     for name, content in files.items():
         (directory / f"{name}.json").write_text(json.dumps(content, indent=1))
 

@@ -1,7 +1,8 @@
 """A logits processor for vLLM that plays a written answer.
 
-The last [[script:NAME]] in the prompt names it, [[delay:MS]] slows each token. Where the thinking was ended by somebody else
-(a budget of the engine, a prompt that closes it), the script goes on behind its own `</think>`.
+The last [[script:NAME]] in the prompt names it, [[delay:MS]] slows each token. Where the thinking
+was ended by somebody else (a budget of the engine, a prompt that closes it), the script goes on
+behind its own `</think>`.
 """
 
 import json
@@ -12,7 +13,11 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from vllm.v1.sample.logits_processor.interface import BatchUpdate, LogitsProcessor, MoveDirectionality
+from vllm.v1.sample.logits_processor.interface import (
+    BatchUpdate,
+    LogitsProcessor,
+    MoveDirectionality,
+)
 
 _SCRIPT = re.compile(r"\[\[script:([a-z0-9_]+)\]\]")
 _DELAY = re.compile(r"\[\[delay:([0-9]+)\]\]")
@@ -40,7 +45,9 @@ class _Play:
 
 class Playback(LogitsProcessor):
     def __init__(self, vllm_config, device, is_pin_memory):
-        self._tokenizer = Tokenizer.from_file(str(Path(vllm_config.model_config.model) / "tokenizer.json"))
+        self._tokenizer = Tokenizer.from_file(
+            str(Path(vllm_config.model_config.model) / "tokenizer.json")
+        )
         self._end = self._tokenizer.token_to_id("<|im_end|>")
         self._think_end = self._tokenizer.token_to_id(_THINK_END)
         self._scripts = json.loads(Path(os.environ["SCRIPTS"]).read_text())

@@ -1,4 +1,5 @@
-"""Put on a process's PYTHONPATH: at SIGUSR1 it writes how many asyncio tasks it has to the file FERRULE_TASKS_FILE.pid.
+"""Put on a process's PYTHONPATH: at SIGUSR1 it writes how many asyncio tasks it has to the file
+FERRULE_TASKS_FILE.pid.
 
 Knows nothing of the proxy, and changes nothing in it.
 """

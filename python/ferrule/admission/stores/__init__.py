@@ -1,4 +1,5 @@
-"""Where the counts of a key live: one process, the workers of one machine, or every replica. Same answers from each."""
+"""Where the counts of a key live: one process, the workers of one machine, or every replica. Same
+answers from each."""
 
 from __future__ import annotations
 
@@ -9,15 +10,18 @@ from ferrule.admission.stores.bucket import Decision
 
 
 class StoreUnavailable(Exception):
-    """The counts could not be asked in time; what then is allowed is a setting, not the store's business."""
+    """The counts could not be asked in time; what then is allowed is a setting, not the store's
+    business."""
 
 
 class Store(Protocol):
     async def take(self, tenant: Tenant, tokens: int, now: float) -> Decision:
-        """One request of `tokens` estimated tokens: taken as a whole or not at all. `now`: seconds, monotonic."""
+        """One request of `tokens` estimated tokens: taken as a whole or not at all. `now`: seconds,
+        monotonic."""
 
     def give_back(self, tenant: Tenant, ticket: str, more_tokens: int, now: float) -> None:
-        """The request is over: its slot is free, and it took `more_tokens` (may be negative) than estimated. Never suspends or fails."""
+        """The request is over: its slot is free, and it took `more_tokens` (may be negative) than
+        estimated. Never suspends or fails."""
 
     async def close(self) -> None:
         """Nothing is taken afterwards."""

@@ -1,7 +1,8 @@
 """The arithmetic of a key's limits. Pure: counters and the time go in, a decision comes out.
 
-A bucket holds one minute's worth and refills continuously. It is kept as one number, the time at which it is full again (GCRA):
-what is missing now is that time's distance. A settlement may push it beyond a minute: then nothing is left until it has come back.
+A bucket holds one minute's worth and refills continuously. It is kept as one number, the time at
+which it is full again (GCRA): what is missing now is that time's distance. A settlement may push it
+beyond a minute: then nothing is left until it has come back.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ class Counters:
 
     __slots__ = ("inflight", "requests_full_at", "tokens_full_at")
 
-    def __init__(self, requests_full_at: float = 0.0, tokens_full_at: float = 0.0, inflight: int = 0) -> None:
+    def __init__(
+        self, requests_full_at: float = 0.0, tokens_full_at: float = 0.0, inflight: int = 0
+    ) -> None:
         self.requests_full_at = requests_full_at
         self.tokens_full_at = tokens_full_at
         self.inflight = inflight
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """`refused_by` None: taken. `wait_s`: after which it may be asked again. The debts say how long each bucket needs to be full."""
+    """`refused_by` None: taken. `wait_s`: after which it may be asked again. The debts say how long
+    each bucket needs to be full."""
 
     refused_by: Gate | None
     wait_s: float
@@ -45,7 +49,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 def take(counters: Counters, tenant: Tenant, tokens: int, now: float) -> Decision:
     """Takes a slot, a request and the estimated tokens when all three are there, else nothing.
 
-    A request that is estimated larger than a whole bucket needs a full one, since it could not pass otherwise.
+    A request that is estimated larger than a whole bucket needs a full one, since it could not pass
+    otherwise.
     """
     requests_debt_s = max(0.0, counters.requests_full_at - now)
     tokens_debt_s = max(0.0, counters.tokens_full_at - now)
@@ -62,7 +67,9 @@ def take(counters: Counters, tenant: Tenant, tokens: int, now: float) -> Decisio
     tokens_cost_s = 0.0
     if tenant.tokens_per_minute is not None:
         tokens_cost_s = tokens * MINUTE_S / tenant.tokens_per_minute
-        needed_s = max(1, min(tokens, tenant.tokens_per_minute)) * MINUTE_S / tenant.tokens_per_minute
+        needed_s = (
+            max(1, min(tokens, tenant.tokens_per_minute)) * MINUTE_S / tenant.tokens_per_minute
+        )
         short_s = tokens_debt_s + needed_s - MINUTE_S
         if short_s > SLACK_S and short_s > wait_s:
             refused_by, wait_s = "tokens", short_s
@@ -80,4 +87,6 @@ def give_back(counters: Counters, tenant: Tenant, more_tokens: int, now: float) 
     """Frees the slot and settles the estimate. What was refilled meanwhile stays refilled."""
     counters.inflight = max(0, counters.inflight - 1)
     if tenant.tokens_per_minute is not None and more_tokens:
-        counters.tokens_full_at = max(counters.tokens_full_at, now) + more_tokens * MINUTE_S / tenant.tokens_per_minute
+        counters.tokens_full_at = (
+            max(counters.tokens_full_at, now) + more_tokens * MINUTE_S / tenant.tokens_per_minute
+        )

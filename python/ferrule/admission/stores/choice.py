@@ -1,4 +1,5 @@
-"""Which store keeps the counts: Redis if the settings name one, else a shared file where there are several workers, else memory."""
+"""Which store keeps the counts: Redis if the settings name one, else a shared file where there are
+several workers, else memory."""
 
 from __future__ import annotations
 
@@ -9,10 +10,12 @@ from ferrule.config import LimitsConfig
 
 
 def open_store(limits: LimitsConfig, counts_file: str | None, worker: int) -> Store:
-    """`counts_file`: what the supervisor made with `SharedStore.create`; None when this process is alone."""
+    """`counts_file`: what the supervisor made with `SharedStore.create`; None when this process is
+    alone."""
     store = limits.store.reveal()
     if store != "memory":
-        # Imported where it is asked for: it takes time and memory that a proxy without it need not spend
+        # Imported where it is asked for: it takes time and memory that a proxy without it need not
+        # spend
         from ferrule.admission.stores.redis import RedisStore
 
         return RedisStore(store)

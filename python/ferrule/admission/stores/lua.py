@@ -1,6 +1,8 @@
-"""The script that Redis runs: the arithmetic of `bucket`, on the server's clock. The contract tests hold the two together.
+"""The script that Redis runs: the arithmetic of `bucket`, on the server's clock. The contract tests
+hold the two together.
 
-KEYS: the counters (a hash) and the slots in use (a sorted set of tickets by the time they lapse) of one tenant.
+KEYS: the counters (a hash) and the slots in use (a sorted set of tickets by the time they lapse) of
+one tenant.
 """
 
 SCRIPT = """
@@ -59,5 +61,6 @@ if refused == '' then
   if tpm > 0 then keep('tokens', tokens_debt) end
   hold(ticket)
 end
-return {refused, string.format('%.6f', wait), string.format('%.6f', requests_debt), string.format('%.6f', tokens_debt)}
+local function text(number) return string.format('%.6f', number) end
+return {refused, text(wait), text(requests_debt), text(tokens_debt)}
 """

@@ -1,7 +1,9 @@
-"""Counts of all replicas, in Redis. One ordered stream of commands per process, so that what was given back is free for the next.
+"""Counts of all replicas, in Redis. One ordered stream of commands per process, so that what was
+given back is free for the next.
 
-Slots are leases: renewed while their request runs, so those of a replica that died lapse by themselves. An answer that takes
-too long switches the store off; only a probe in the background then waits, and switches it on again.
+Slots are leases: renewed while their request runs, so those of a replica that died lapse by
+themselves. An answer that takes too long switches the store off; only a probe in the background
+then waits, and switches it on again.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from ferrule.admission.stores.lua import SCRIPT
 ROUND_TRIP_S = 0.1
 """A request waits for at most two round trips: the one under way, and its own."""
 BATCH_COMMANDS = 64
-"""Some 8 ms of work for both sides, so that a deadline passed means the server and not the size of the batch."""
+"""Some 8 ms of work for both sides, so that a deadline passed means the server and not the size of
+the batch."""
 PROBE_EVERY_S = 1.0
 LEASE_S = 30.0
 """Renewed three times as often."""
@@ -43,9 +46,15 @@ class _Command(NamedTuple):
 class RedisStore:
     """`url` as redis-py takes it. Opens nothing before the first take."""
 
-    def __init__(self, url: str, *, lease_s: float = LEASE_S, probe_every_s: float = PROBE_EVERY_S) -> None:
+    def __init__(
+        self, url: str, *, lease_s: float = LEASE_S, probe_every_s: float = PROBE_EVERY_S
+    ) -> None:
         self._client = redis.Redis.from_url(
-            url, socket_timeout=ROUND_TRIP_S, socket_connect_timeout=ROUND_TRIP_S, retry=Retry(NoBackoff(), 0), decode_responses=True
+            url,
+            socket_timeout=ROUND_TRIP_S,
+            socket_connect_timeout=ROUND_TRIP_S,
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=True,
         )
         self._lease_s = lease_s
         self._probe_every_s = probe_every_s
@@ -67,8 +76,14 @@ class RedisStore:
             raise StoreUnavailable("waiting for it to come back")
         ticket = f"{self._replica}:{next(self._numbers)}"
         answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        limits = (tenant.requests_per_minute or 0, tenant.tokens_per_minute or 0, tenant.concurrency or 0)
-        self._send(_Command(tenant.name, ("take", self._lease_s, ticket, tokens, *limits), ticket, answer))
+        limits = (
+            tenant.requests_per_minute or 0,
+            tenant.tokens_per_minute or 0,
+            tenant.concurrency or 0,
+        )
+        self._send(
+            _Command(tenant.name, ("take", self._lease_s, ticket, tokens, *limits), ticket, answer)
+        )
         try:
             return await answer
         except asyncio.CancelledError:
@@ -100,10 +115,16 @@ class RedisStore:
 
     def _ensure_writer(self) -> None:
         if self._writer is None or (self._writer.done() and not self._is_closing):
-            self._writer = asyncio.get_running_loop().create_task(self._write(), name="limits-store")
+            self._writer = asyncio.get_running_loop().create_task(
+                self._write(), name="limits-store"
+            )
 
-    def _release(self, tenant: str, ticket: str, tokens_per_minute: int = 0, more_tokens: int = 0) -> _Command:
-        return _Command(tenant, ("give", self._lease_s, ticket, tokens_per_minute, more_tokens), ticket)
+    def _release(
+        self, tenant: str, ticket: str, tokens_per_minute: int = 0, more_tokens: int = 0
+    ) -> _Command:
+        return _Command(
+            tenant, ("give", self._lease_s, ticket, tokens_per_minute, more_tokens), ticket
+        )
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
@@ -134,7 +155,9 @@ class RedisStore:
         tickets: dict[str, list[str]] = {}
         for ticket, tenant in self._held.items():
             tickets.setdefault(tenant, []).append(ticket)
-        return [_Command(tenant, ("renew", self._lease_s, *held)) for tenant, held in tickets.items()]
+        return [
+            _Command(tenant, ("renew", self._lease_s, *held)) for tenant, held in tickets.items()
+        ]
 
     async def _send_batch(self, batch: list[_Command]) -> None:
         try:
@@ -184,18 +207,25 @@ class RedisStore:
         if is_taken:
             self._held[command.ticket] = command.tenant
         gate = cast(Gate, refused_by) if refused_by else None
-        command.answer.set_result(Decision(gate, float(wait_s), float(requests_debt_s), float(tokens_debt_s), command.ticket))
+        command.answer.set_result(
+            Decision(
+                gate, float(wait_s), float(requests_debt_s), float(tokens_debt_s), command.ticket
+            )
+        )
 
     # Away and back
 
     def _lose(self, batch: list[_Command], reason: str) -> None:
-        """Nothing is known of the batch: whoever waits is told, and every ticket in it is released once the server is back."""
+        """Nothing is known of the batch: whoever waits is told, and every ticket in it is released
+        once the server is back."""
         self._is_down = True
         waiting = batch + self._outbox
         for command in waiting:
             if command.answer is not None and not command.answer.done():
                 command.answer.set_exception(StoreUnavailable(reason))
-        self._outbox = [self._release(command.tenant, command.ticket) for command in waiting if command.ticket]
+        self._outbox = [
+            self._release(command.tenant, command.ticket) for command in waiting if command.ticket
+        ]
 
     async def _probe(self) -> None:
         with contextlib.suppress(TimeoutError, RedisError, OSError):

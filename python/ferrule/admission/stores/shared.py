@@ -1,8 +1,10 @@
-"""Counts of all workers of one machine: a mapped file, changed under a lock that the kernel drops when its holder dies.
+"""Counts of all workers of one machine: a mapped file, changed under a lock that the kernel drops
+when its holder dies.
 
-The lock is held for microseconds, never across an await. Slots in use are kept one column per worker, so that what a dead worker
-held is given back by zeroing its column.
-Times are CLOCK_MONOTONIC, which the processes of a machine share; the file therefore lives no longer than its supervisor.
+The lock is held for microseconds, never across an await. Slots in use are kept one column per
+worker, so that what a dead worker held is given back by zeroing its column. Times are
+CLOCK_MONOTONIC, which the processes of a machine share; the file therefore lives no longer than its
+supervisor.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _EMPTY = bytes(_IDENTITY.size)
 
 
 class SharedStore:
-    """`worker` is this process's column, from 0; None for a supervisor, which takes nothing and only forgets."""
+    """`worker` is this process's column, from 0; None for a supervisor, which takes nothing and
+    only forgets."""
 
     def __init__(self, path: str | Path, worker: int | None) -> None:
         # A descriptor of its own: the lock belongs to it, and a forked one would share it
@@ -101,7 +104,9 @@ class SharedStore:
         """`slots`: how many more this worker holds. Others' columns are not touched."""
         if self._worker is None:
             raise ValueError("a supervisor takes nothing")
-        _TIMES.pack_into(self._map, place + _IDENTITY.size, counters.requests_full_at, counters.tokens_full_at)
+        _TIMES.pack_into(
+            self._map, place + _IDENTITY.size, counters.requests_full_at, counters.tokens_full_at
+        )
         at = self._count_at(place, self._worker)
         (count,) = _COUNT.unpack_from(self._map, at)
         _COUNT.pack_into(self._map, at, max(0, count + slots))
@@ -110,10 +115,13 @@ class SharedStore:
         return place + _IDENTITY.size + _TIMES.size + worker * _COUNT.size
 
     def _place(self, name: str) -> int:
-        """The tenant's record, made on first use; the same in every process. Call under the lock."""
+        """The tenant's record, made on first use; the same in every process. Call under the
+        lock."""
         place = self._places.get(name)
         if place is None:
-            place = self._places[name] = self._find(hashlib.blake2b(name.encode(), digest_size=_IDENTITY.size).digest())
+            place = self._places[name] = self._find(
+                hashlib.blake2b(name.encode(), digest_size=_IDENTITY.size).digest()
+            )
         return place
 
     def _find(self, identity: bytes) -> int:
