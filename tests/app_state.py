@@ -54,7 +54,7 @@ async def running_pool(
         await until(
             lambda: (
                 pool.balancer.backends
-                and not any(member.has_probe for member in pool._members.values())
+                and not any(entry.has_probe for entry in pool._entries.values())
             )
         )
         yield pool

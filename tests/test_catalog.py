@@ -1,8 +1,6 @@
-"""Which model a name means, what holds for it, and the two shapes in which models are listed."""
+"""Which model a name means, and what holds for it."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 from tests.app_state import config_of
@@ -12,9 +10,7 @@ from ferrule.catalog import (
     DiscoveredModels,
     ListedModel,
     ServedModel,
-    list_body,
     merge,
-    model_body,
 )
 from ferrule.config import Config, Flags, from_flags
 from ferrule.engines import PROFILES
@@ -123,30 +119,3 @@ def test_together_has_all_models_and_the_smallest_windows() -> None:
         ListedModel("c", 1),
     )
     assert merge([]) == DiscoveredModels()
-
-
-def test_lists() -> None:
-    catalog = Catalog(
-        unnamed(), {"default": discovered(ListedModel("a", 7, 1_700_000_000), ListedModel("b"))}
-    )
-    anthropic = json.loads(list_body(catalog.all(), anthropic=True))
-    assert (anthropic["first_id"], anthropic["last_id"], anthropic["has_more"]) == ("a", "b", False)
-    assert anthropic["data"][0] == {
-        "type": "model",
-        "id": "a",
-        "display_name": "a",
-        "created_at": "2023-11-14T22:13:20Z",
-        "lifecycle": "active",
-        "max_input_tokens": 7,
-    }
-    openai = json.loads(list_body(catalog.all(), anthropic=False))
-    assert openai["object"] == "list"
-    one = {
-        "id": "a",
-        "object": "model",
-        "created": 1_700_000_000,
-        "owned_by": "ferrule",
-        "max_model_len": 7,
-    }
-    assert openai["data"][0] == one == json.loads(model_body(catalog.all()[0], anthropic=False))
-    assert json.loads(list_body([], anthropic=True))["first_id"] is None

@@ -7,7 +7,6 @@ memory: nobody is asked on demand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -154,60 +153,3 @@ class Catalog:
         return next(
             (listed for listed in self._discovered_of(pool).models if listed.id == upstream), None
         )
-
-
-# The two shapes of a list of models
-
-
-class _Anthropic(msgspec.Struct):
-    id: str
-    display_name: str
-    created_at: str
-    max_input_tokens: int | None
-    type: str = "model"
-    lifecycle: str = "active"
-
-
-class _OpenAI(msgspec.Struct):
-    id: str
-    created: int
-    max_model_len: int | None
-    object: str = "model"
-    owned_by: str = "ferrule"
-
-
-class _AnthropicList(msgspec.Struct):
-    data: list[_Anthropic]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool = False
-
-
-class _OpenAIList(msgspec.Struct):
-    data: list[_OpenAI]
-    object: str = "list"
-
-
-def model_body(served: ServedModel, *, anthropic: bool) -> bytes:
-    return msgspec.json.encode(_anthropic(served) if anthropic else _openai(served))
-
-
-def list_body(models: list[ServedModel], *, anthropic: bool) -> bytes:
-    """The whole list as one page: no client has to ask again."""
-    if not anthropic:
-        return msgspec.json.encode(_OpenAIList([_openai(served) for served in models]))
-    entries = [_anthropic(served) for served in models]
-    first, last = (entries[0].id, entries[-1].id) if entries else (None, None)
-    return msgspec.json.encode(_AnthropicList(entries, first, last))
-
-
-def _anthropic(served: ServedModel) -> _Anthropic:
-    return _Anthropic(served.id, served.id, _rfc3339(served.created), served.policy.context_window)
-
-
-def _openai(served: ServedModel) -> _OpenAI:
-    return _OpenAI(served.id, served.created, served.policy.context_window)
-
-
-def _rfc3339(unix_s: int) -> str:
-    return datetime.fromtimestamp(max(0, unix_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -31,12 +31,22 @@ KINDS: Mapping[int, str] = {
 }
 
 
-class Failure(Exception):
-    """Something that ends a request with an answer other than 200.
+class RateLimit(msgspec.Struct, frozen=True):
+    """One limit of a key as the client is told of it. `resets_at`: Unix seconds at which all of it
+    is available again."""
 
-    `status`: HTTP status; `kind`: `error.type`, by default what the status implies; `headers`:
-    extra answer headers; `gate`: refused before the gateway proper (bad key, admission), which some
-    dialects wrap in `detail`.
+    name: str
+    limit: int
+    remaining: int
+    resets_at: int
+
+
+class Failure(Exception):
+    """Ends a request with a response other than 200.
+
+    `status`: HTTP status; `kind`: `error.type`, by default what the status implies; `gate`: refused
+    before the gateway proper (bad key, admission), which some dialects wrap in `detail`. The rest
+    becomes headers: see `http.response.failure_headers`.
     """
 
     def __init__(
@@ -45,17 +55,37 @@ class Failure(Exception):
         message: str,
         *,
         kind: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        retry_after_s: int | None = None,
+        should_retry: bool | None = None,
+        rate_limits: tuple[RateLimit, ...] = (),
+        allow: tuple[str, ...] = (),
+        closes_connection: bool = False,
         gate: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
-        self.kind = kind or KINDS.get(
-            status, "api_error" if status >= 500 else "invalid_request_error"
-        )
-        self.headers = dict(headers or {})
+        default = "api_error" if status >= 500 else "invalid_request_error"
+        self.kind = kind or KINDS.get(status, default)
+        self.retry_after_s = retry_after_s
+        self.should_retry = should_retry
+        self.rate_limits = rate_limits
+        self.allow = allow
+        self.closes_connection = closes_connection
         self.gate = gate
+
+    def with_status(self, status: int) -> Failure:
+        """The same failure under another status, and of the kind that it implies."""
+        return Failure(
+            status,
+            self.message,
+            retry_after_s=self.retry_after_s,
+            should_retry=self.should_retry,
+            rate_limits=self.rate_limits,
+            allow=self.allow,
+            closes_connection=self.closes_connection,
+            gate=self.gate,
+        )
 
 
 class InvalidRequest(Failure):

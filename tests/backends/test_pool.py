@@ -53,7 +53,7 @@ async def test_it_says_why_a_backend_is_down_and_when_it_is_back(
         backend.routes["GET", "/health"] = whole({})
         for later_s in (100, 200):
             pool.sweep(monotonic() + later_s)
-            await until(lambda: not any(member.has_probe for member in pool._members.values()))
+            await until(lambda: not any(member.has_probe for member in pool._entries.values()))
         (shown,) = pool.view(monotonic()).backends
         assert (shown.state, shown.reason) == ("up", None)
     told = [(record.levelname, record.message) for record in caplog.records]
@@ -79,7 +79,7 @@ async def test_show_puts_gauges_and_a_vanished_backend_takes_its_own_along(
     there, gone = backend.url, f"http://127.0.0.1:{free_port()}"
     async with running_pool(config_of(there, gone)) as pool:
         await until(lambda: pool.is_ready(monotonic()))
-        pool.show(monotonic())
+        pool.update_gauges(monotonic())
         assert {labels[1] for labels in pool.metrics.backend_healthy.series} == set(names(pool))
         kept = next(one.name for one in pool.balancer.backends if one.url == there)
         pool.change(config_of(there).pools["p"])
@@ -90,14 +90,14 @@ async def test_show_puts_gauges_and_a_vanished_backend_takes_its_own_along(
 async def test_a_reload_keeps_what_stays(backend: ScriptedBackend) -> None:
     async with running_pool(config_of(backend.url)) as pool:
         await until(lambda: pool.is_ready(monotonic()))
-        upstream = pool.upstream(pool.balancer.backends[0])
+        upstream = pool.connections(pool.balancer.backends[0])
         pool.change(
             config_of(backend.url, pool={"slots": 7, "queue": {"size": 3, "timeout_s": 4}}).pools[
                 "p"
             ]
         )
         assert pool.is_ready(monotonic())
-        assert pool.upstream(pool.balancer.backends[0]) is upstream
+        assert pool.connections(pool.balancer.backends[0]) is upstream
         assert (pool.queue.size, pool.queue.timeout_s) == (3, 4)
         assert pool.view(monotonic()).backends[0].slots == 7
 
@@ -106,10 +106,10 @@ async def test_a_new_key_is_used_from_now_on(backend: ScriptedBackend) -> None:
     async with running_pool(config_of(backend.url, pool={"api_key": "old"})) as pool:
         await until(lambda: pool.is_ready(monotonic()))
         member = pool.balancer.backends[0]
-        lent = await pool.upstream(member).connect()
-        old = pool.upstream(member)
+        lent = await pool.connections(member).connect()
+        old = pool.connections(member)
         pool.change(config_of(backend.url, pool={"api_key": "new"}).pools["p"])
-        assert b"Bearer new" in pool.upstream(member).request_head("/", 0)
+        assert b"Bearer new" in pool.connections(member).request_head("/", 0)
         assert (await pool.client(member).get("/health", 1.0)).status == 200
         assert backend.others[-1].header("authorization") == "Bearer new"
         old.give_back(lent)

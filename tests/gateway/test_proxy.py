@@ -45,8 +45,8 @@ async def test_limits_are_settled_with_what_was_used_also_when_it_fails(
     settled: list[int] = []
 
     class Lease:
-        def headers(self) -> dict[str, str]:
-            return {}
+        def rate_limits(self) -> tuple[()]:
+            return ()
 
         async def settle(self, tokens: int) -> None:
             settled.append(tokens)
@@ -88,8 +88,6 @@ async def test_a_path_with_v1_twice_gets_a_hint(stage: Stage) -> None:
 async def test_a_method_that_is_not_offered(stage: Stage) -> None:
     async with stage.client.delete("/v1/models") as answer:
         assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
-        assert (await answer.json())["error"][
-            "message"
-        ] == "DELETE is not offered here; GET and HEAD are."
+        assert (await answer.json())["error"]["message"] == "Method not allowed; use GET or HEAD."
     async with stage.client.get("/v1/messages") as answer:
-        assert (await answer.json())["error"]["message"] == "GET is not offered here; POST is."
+        assert (await answer.json())["error"]["message"] == "Method not allowed; use POST."

@@ -43,7 +43,7 @@ async def test_a_fault_of_ours_in_a_stream_is_an_error_event(
     assert b"Internal error." in told
     (record,) = stage.records
     assert (record.status, record.end_reason) == (200, "backend_error")
-    assert stage.worker.proxy.live == set()
+    assert stage.worker.proxy.streams == set()
 
 
 async def test_a_client_that_leaves_is_noted_once_and_costs_nothing_more(
@@ -56,7 +56,7 @@ async def test_a_client_that_leaves_is_noted_once_and_costs_nothing_more(
     await until(lambda: stage.records)
     (record,) = stage.records
     assert (record.status, record.end_reason) == (499, "client_gone")
-    assert stage.worker.proxy.live == set()
+    assert stage.worker.proxy.streams == set()
     assert stage.worker.metrics.streams.series == {(): 0}
     assert stage.worker.state.pools["default"].balancer.inflight == 0
 
@@ -66,8 +66,8 @@ async def test_the_shutdown_ends_whole_replies_with_a_status(
 ) -> None:
     backend.play(Reply((Hold(),), sends_head=False))
     asking = asyncio.ensure_future(stage.ask())
-    await until(lambda: stage.worker.proxy.live and backend.requests)
-    stage.worker.proxy.end_all()
+    await until(lambda: stage.worker.proxy.streams and backend.requests)
+    stage.worker.proxy.end_streams()
     status, body = await asking
     assert (status, body["error"]["type"]) == (529, "overloaded_error")
 
@@ -78,7 +78,7 @@ async def test_the_shutdown_ends_streams_with_an_event_and_its_own_reason(
     backend.play(Reply((D({"content": "a"}), Hold())))
     async with stage.client.post("/v1/messages", json=REQ(stream=True)) as answer:
         await answer.content.readuntil(b"text_delta")
-        stage.worker.proxy.end_all()
+        stage.worker.proxy.end_streams()
         told = await answer.read()
     assert told.count(b"event: error") == 1
     (record,) = stage.records

@@ -16,7 +16,7 @@ from ferrule.http.response import Response
 from ferrule.http.server import Server
 
 LIMIT_BYTES = 1000
-DEADLINES = Deadlines()
+DEADLINES = Deadlines(header_s=15, body_s=30, idle_s=90, write_s=60)
 
 
 class Reply(NamedTuple):
@@ -53,8 +53,8 @@ class Peer:
 
 
 class Serving:
-    def __init__(self, app: Server, port: int) -> None:
-        self.app, self.port = app, port
+    def __init__(self, server: Server, port: int) -> None:
+        self.server, self.port = server, port
         self._peers: list[Peer] = []
 
     async def connect(self) -> Peer:
@@ -67,21 +67,23 @@ class Serving:
         return await peer.reply()
 
     async def close(self) -> None:
-        await self.app.close()
+        await self.server.close()
         for peer in self._peers:
             peer.writer.close()
             with suppress(ConnectionError):
                 await peer.writer.wait_closed()
 
 
-async def echo(call: Request) -> Response:
+async def echo(request: Request) -> Response:
     """The body back, or the refusal of it."""
     try:
-        return Response(200, await body.read(call, LIMIT_BYTES), content_type="text/plain")
+        return Response(200, await body.read(request, LIMIT_BYTES), content_type="text/plain")
     except Failure as failure:
-        answer = Response(failure.status, failure.message.encode())
-        answer.close_after = failure.status in (408, 413)
-        return answer
+        return Response(
+            failure.status,
+            failure.message.encode(),
+            close_after=failure.closes_connection,
+        )
 
 
 @asynccontextmanager
@@ -90,9 +92,9 @@ async def serving(
     deadlines: Deadlines = DEADLINES,
     max_connections: int = 100,
 ) -> AsyncIterator[Serving]:
-    app = Server(serve, deadlines, max_connections)  # type: ignore[arg-type]
-    _, port = await app.listen("127.0.0.1", 0, shared=False)
-    opened = Serving(app, port)
+    server = Server(serve, deadlines, max_connections)  # type: ignore[arg-type]
+    _, port = await server.listen("127.0.0.1", 0, shared=False)
+    opened = Serving(server, port)
     try:
         yield opened
     finally:

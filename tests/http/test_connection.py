@@ -4,9 +4,12 @@ full."""
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
 from time import monotonic
 
 import pytest
+from aiohttp import StreamReader
 from tests.app_state import until
 from tests.http.serving import Peer, Serving, post, serving
 
@@ -18,8 +21,8 @@ from ferrule.http.response import Response, StreamedResponse
 
 async def connected(server: Serving) -> tuple[Peer, Connection]:
     peer = await server.connect()
-    await until(lambda: server.app.connections)
-    connection = server.app.connections[0]
+    await until(lambda: server.server.connections)
+    connection = next(iter(server.server.connections))
     assert isinstance(connection, Connection)
     return peer, connection
 
@@ -29,9 +32,9 @@ async def test_a_half_sent_head_is_cut() -> None:
         peer, connection = await connected(server)
         peer.send(b"POST / HTTP/1.1\r\nhost")
         await until(lambda: connection.head_since is not None)
-        server.app.sweep(monotonic() + 14)
+        server.server.sweep(monotonic() + 14)
         assert connection.transport is not None
-        server.app.sweep(monotonic() + 16)
+        server.server.sweep(monotonic() + 16)
         assert await peer.is_cut()
 
 
@@ -39,11 +42,11 @@ async def test_a_stalled_body_is_answered_with_408_and_cut() -> None:
     async with serving() as server:
         peer, connection = await connected(server)
         peer.send(post(b"1234567890")[:-5])
-        await until(lambda: connection.body_since is not None)
-        server.app.sweep(monotonic() + 29)
+        await until(lambda: connection.request and connection.request.body_since is not None)
+        server.server.sweep(monotonic() + 29)
         peer.send(b"6")
-        await until(lambda: connection.body_bytes > 0)
-        server.app.sweep(monotonic() + 31)
+        await until(lambda: connection.request and connection.request.body_bytes > 0)
+        server.server.sweep(monotonic() + 31)
         assert (await peer.reply()).status == 408
         assert await peer.is_cut()
 
@@ -53,14 +56,14 @@ async def test_a_body_that_gets_on_has_its_deadline_anew(monkeypatch: pytest.Mon
     async with serving() as server:
         peer, connection = await connected(server)
         peer.send(post(b"1234567890")[:-8])
-        await until(lambda: connection.body_since is not None)
-        connection.body_since = 0.0
+        await until(lambda: connection.request and connection.request.body_since is not None)
+        connection.request.body_since = 0.0
         peer.send(b"345")
-        await until(lambda: connection.body_bytes == 3)
-        assert connection.body_since == 0.0
+        await until(lambda: connection.request and connection.request.body_bytes == 3)
+        assert connection.request.body_since == 0.0
         peer.send(b"6")
-        await until(lambda: connection.body_since != 0.0)
-        server.app.sweep(monotonic() + 29)
+        await until(lambda: connection.request and connection.request.body_since != 0.0)
+        server.server.sweep(monotonic() + 29)
         peer.send(b"7890")
         assert (await peer.reply()).status == 200
 
@@ -68,28 +71,28 @@ async def test_a_body_that_gets_on_has_its_deadline_anew(monkeypatch: pytest.Mon
 async def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
     async with serving() as server:
         peer, _ = await connected(server)
-        server.app.sweep(monotonic() + 89)
+        server.server.sweep(monotonic() + 89)
         peer.send(post(b"x"))
         assert (await peer.reply()).status == 200
-        server.app.sweep(monotonic() + 89)
+        server.server.sweep(monotonic() + 89)
         peer.send(post(b"x"))
         assert (await peer.reply()).status == 200
-        server.app.sweep(monotonic() + 91)
+        server.server.sweep(monotonic() + 91)
         assert await peer.is_cut()
 
 
 async def test_a_request_under_way_has_no_idle_deadline() -> None:
     gate = asyncio.Event()
 
-    async def serve(call: Request) -> Response | StreamedResponse:
+    async def serve(request: Request) -> Response | StreamedResponse:
         await gate.wait()
         return Response(200, b"{}")
 
     async with serving(serve) as server:
         peer, _ = await connected(server)
         peer.send(post(b""))
-        await until(lambda: server.app.connections[0]._current_request is not None)
-        server.app.sweep(monotonic() + 3600)
+        await until(lambda: next(iter(server.server.connections)).request is not None)
+        server.server.sweep(monotonic() + 3600)
         gate.set()
         assert (await peer.reply()).status == 200
 
@@ -113,10 +116,10 @@ class Listener:
 async def test_the_writer_hears_of_a_full_transport_and_one_that_reads_nothing_is_cut() -> None:
     writer, gate = Listener(), asyncio.Event()
 
-    async def serve(call: Request) -> Response | StreamedResponse:
-        call.connection.write_through(writer)
-        assert call.transport is not None
-        call.transport.write(bytes(16 << 20))
+    async def serve(request: Request) -> Response | StreamedResponse:
+        request.client.attach(writer)
+        assert request.client.transport is not None
+        request.client.transport.write(bytes(16 << 20))
         await gate.wait()
         return StreamedResponse()
 
@@ -125,10 +128,10 @@ async def test_the_writer_hears_of_a_full_transport_and_one_that_reads_nothing_i
         peer.send(post(b""))
         await until(lambda: writer.heard == ["paused"])
         begin = monotonic()
-        server.app.sweep(begin)
-        server.app.sweep(begin + 59)
+        server.server.sweep(begin)
+        server.server.sweep(begin + 59)
         assert writer.heard == ["paused"]
-        server.app.sweep(begin + 61)
+        server.server.sweep(begin + 61)
         await until(lambda: writer.heard == ["paused", "lost"])
         gate.set()
 
@@ -136,10 +139,10 @@ async def test_the_writer_hears_of_a_full_transport_and_one_that_reads_nothing_i
 async def test_a_client_that_reads_on_is_heard_of_too() -> None:
     writer, gate = Listener(), asyncio.Event()
 
-    async def serve(call: Request) -> Response | StreamedResponse:
-        call.connection.write_through(writer)
-        assert call.transport is not None
-        call.transport.write(bytes(16 << 20))
+    async def serve(request: Request) -> Response | StreamedResponse:
+        request.client.attach(writer)
+        assert request.client.transport is not None
+        request.client.transport.write(bytes(16 << 20))
         await gate.wait()
         return StreamedResponse()
 
@@ -155,10 +158,10 @@ async def test_a_client_that_reads_on_is_heard_of_too() -> None:
 async def test_a_writer_that_begins_behind_a_full_transport_is_held_from_the_start() -> None:
     writer, gate = Listener(), asyncio.Event()
 
-    async def serve(call: Request) -> Response | StreamedResponse:
-        assert call.transport is not None
-        call.transport.write(bytes(16 << 20))
-        call.connection.write_through(writer)
+    async def serve(request: Request) -> Response | StreamedResponse:
+        assert request.client.transport is not None
+        request.client.transport.write(bytes(16 << 20))
+        request.client.attach(writer)
         await gate.wait()
         return StreamedResponse()
 
@@ -181,3 +184,11 @@ async def test_what_the_parser_refuses_is_said_in_the_envelope() -> None:
         assert reply.status == 400
         assert b'"type":"error"' in reply.body
         assert await peer.is_cut()
+
+
+def test_the_parser_asks_no_more_of_a_protocol_than_a_connection_gives() -> None:
+    """aiohttp's `StreamReader` takes a connection for its own `BaseProtocol`; a new version may use
+    more of it."""
+    used = set(re.findall(r"self\._protocol\.(\w+)", inspect.getsource(StreamReader)))
+    assert used == {"connected", "pause_reading", "resume_reading"}
+    assert all(hasattr(Connection, name) for name in used)

@@ -36,15 +36,15 @@ async def test_what_the_request_allows(
 ) -> None:
     seen: list[tuple[bool, bool, bool, str, str | None]] = []
 
-    async def serve(call: Request) -> Response:
-        call.keeps_alive = call.keeps_alive and not wants_close
+    async def serve(request: Request) -> Response:
+        request.keeps_alive = request.keeps_alive and not wants_close
         seen.append(
             (
-                call.keeps_alive,
-                call.takes_chunks,
-                call.outlives_stream,
-                call.request_id,
-                call.headers.get("x-one"),
+                request.keeps_alive,
+                request.takes_chunks,
+                request.outlives_stream,
+                request.request_id,
+                request.headers.get("x-one"),
             )
         )
         return Response(200, b"{}")

@@ -6,13 +6,13 @@ import pytest
 from tests.http.serving import serving
 
 from ferrule.http.request import Request
-from ferrule.http.response import Response, StreamedResponse, event_stream_head, head
+from ferrule.http.response import Response, StreamedResponse, encode_head, event_stream_head
 
 
 def test_heads() -> None:
-    assert head(200, [("a", "1")]) == b"HTTP/1.1 200 OK\r\na: 1\r\n\r\n"
-    assert head(529, []) == b"HTTP/1.1 529 Overloaded\r\n\r\n"
-    assert head(499, []) == b"HTTP/1.1 499 Unknown\r\n\r\n"
+    assert encode_head(200, [("a", "1")]) == b"HTTP/1.1 200 OK\r\na: 1\r\n\r\n"
+    assert encode_head(529, []) == b"HTTP/1.1 529 Overloaded\r\n\r\n"
+    assert encode_head(499, []) == b"HTTP/1.1 499 Unknown\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_heads() -> None:
     ],
 )
 def test_heads_of_streams(chunked: bool, keep_alive: bool, present: bytes, absent: bytes) -> None:
-    told = event_stream_head([("request-id", "r")], chunked=chunked, keep_alive=keep_alive)
+    told = event_stream_head("r", [], chunked=chunked, keep_alive=keep_alive)
     for line in (
         b"text/event-stream",
         b"cache-control: no-cache",
@@ -48,8 +48,8 @@ def test_heads_of_streams(chunked: bool, keep_alive: bool, present: bytes, absen
 async def test_whole_answers(
     request_line: str, extra: str, connection: str | None, has_body: bool
 ) -> None:
-    async def serve(call: Request) -> Response | StreamedResponse:
-        return Response(200, b"{}", [("request-id", "r")])
+    async def serve(request: Request) -> Response | StreamedResponse:
+        return Response(200, b"{}", "r")
 
     async with serving(serve) as server:
         peer = await server.connect()
@@ -69,10 +69,8 @@ async def test_whole_answers(
 
 
 async def test_an_answer_may_end_its_connection() -> None:
-    async def serve(call: Request) -> Response | StreamedResponse:
-        answer = Response(413, b"")
-        answer.close_after = True
-        return answer
+    async def serve(request: Request) -> Response | StreamedResponse:
+        return Response(413, b"", close_after=True)
 
     async with serving(serve) as server:
         peer = await server.connect()
@@ -82,9 +80,9 @@ async def test_an_answer_may_end_its_connection() -> None:
 
 
 async def test_what_was_told_already_is_told_once() -> None:
-    async def serve(call: Request) -> Response | StreamedResponse:
-        assert call.transport is not None
-        call.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n!")
+    async def serve(request: Request) -> Response | StreamedResponse:
+        assert request.client.transport is not None
+        request.client.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n!")
         return StreamedResponse()
 
     async with serving(serve) as server:

@@ -8,9 +8,8 @@ import asyncio
 import aiohttp.http_parser
 import pytest
 from tests.app_state import until
-from tests.http.serving import echo, post, serving
+from tests.http.serving import DEADLINES, echo, post, serving
 
-from ferrule.http.connection import Deadlines
 from ferrule.http.request import Request
 from ferrule.http.response import Response
 from ferrule.http.server import ParserMissing, Server
@@ -27,20 +26,20 @@ async def test_past_the_limit_connections_are_refused() -> None:
 async def test_a_call_knows_its_route_and_when_it_came() -> None:
     calls: list[Request] = []
 
-    async def serve(call: Request) -> Response:
-        calls.append(call)
+    async def serve(request: Request) -> Response:
+        calls.append(request)
         return Response(200, b"{}")
 
     async with serving(serve) as server:
         await server.ask(post(b"", path="/api/v1/models/org%2Fm?x=1"))
-    assert [(call.route, call.argument) for call in calls] == [("model", "org/m")]
+    assert [(request.route, request.argument) for request in calls] == [("model", "org/m")]
     assert calls[0].received_at > 0
 
 
 async def test_a_client_that_leaves_ends_its_handler() -> None:
     ended = asyncio.Event()
 
-    async def serve(call: Request) -> Response:
+    async def serve(request: Request) -> Response:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -51,9 +50,7 @@ async def test_a_client_that_leaves_ends_its_handler() -> None:
     async with serving(serve) as server:
         peer = await server.connect()
         peer.send(post(b""))
-        await until(
-            lambda: any(connection._current_request for connection in server.app.connections)
-        )
+        await until(lambda: any(connection.request for connection in server.server.connections))
         peer.writer.transport.abort()
         await asyncio.wait_for(ended.wait(), 5)
 
@@ -67,8 +64,8 @@ async def test_a_head_that_is_too_long_is_refused() -> None:
 async def test_once_closed_nothing_listens() -> None:
     async with serving() as server:
         peer = await server.connect()
-        await until(lambda: server.app.connections)
-        await server.app.close()
+        await until(lambda: server.server.connections)
+        await server.server.close()
         assert await peer.is_cut()
         with pytest.raises(OSError, match="Connect call failed"):
             await server.connect()
@@ -79,4 +76,4 @@ async def test_the_slow_parser_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         aiohttp.http_parser, "HttpRequestParser", aiohttp.http_parser.HttpRequestParserPy
     )
     with pytest.raises(ParserMissing):
-        Server(echo, Deadlines(), 1)
+        Server(echo, DEADLINES, 1)

@@ -117,7 +117,7 @@ class Traced:
         self.stage = stage
         self.exporter = InMemorySpanExporter()
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        stage.worker.state.tracing = Tracing(provider)
+        stage.worker._set_state(tracing=Tracing(provider))
 
     async def span(self) -> ReadableSpan:
         await until(self.exporter.get_finished_spans)

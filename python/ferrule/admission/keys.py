@@ -28,7 +28,6 @@ KEY_LIMIT_CHARS = 1024
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_NEVER_RETRY = {"x-should-retry": "false"}
 
 Count = Annotated[int, Meta(ge=1, le=10**12)]
 
@@ -62,7 +61,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
             raise Failure(
                 403,
                 "Your API key does not have permission to use the specified model.",
-                headers=_NEVER_RETRY,
+                should_retry=False,
             )
 
 
@@ -123,12 +122,12 @@ class KeyRing:
             return ANONYMOUS
         given = [key for key in ((x_api_key or "").strip(), _bearer(authorization)) if key]
         if not given:
-            raise Failure(401, missing_key_message, headers=_NEVER_RETRY)
+            raise Failure(401, missing_key_message, should_retry=False)
         for key in given:
             tenant = self._lookup(key)
             if tenant is not None:
                 return tenant
-        raise Failure(401, "Unauthorized: Invalid API key.", headers=_NEVER_RETRY, gate=True)
+        raise Failure(401, "Unauthorized: Invalid API key.", should_retry=False, gate=True)
 
     def _lookup(self, key: str) -> Tenant | None:
         if len(key) > KEY_LIMIT_CHARS:

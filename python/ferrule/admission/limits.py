@@ -1,8 +1,7 @@
 """Whether a key may send one more request now, and giving back what it took, once, on every way
 out.
 
-Which store keeps the counts is chosen elsewhere; this turns its decisions into leases, 429s and
-headers.
+Which store keeps the counts is chosen elsewhere; this turns its decisions into leases and 429s.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Literal
 
 from ferrule.admission.keys import ANONYMOUS, Tenant
 from ferrule.admission.stores import Store, StoreUnavailable
 from ferrule.admission.stores.bucket import MINUTE_S, Decision
-from ferrule.errors import Failure
+from ferrule.errors import Failure, RateLimit
 
 RETRY_AFTER_MAX_S = 60
 
@@ -49,14 +47,12 @@ class Lease:
         self._decision = decision
         self._is_settled = decision is None
 
-    def headers(self) -> dict[str, str]:
-        """`anthropic-ratelimit-*` as they stood after this request was let in; empty where the key
-        has no limits."""
-        return (
-            self._limiter.headers(self._tenant, self._decision)
-            if self._decision is not None
-            else {}
-        )
+    def rate_limits(self) -> tuple[RateLimit, ...]:
+        """The key's limits as they stood after this request was admitted; empty where it has
+        none."""
+        if self._decision is None:
+            return ()
+        return self._limiter.rate_limits(self._tenant, self._decision)
 
     async def settle(self, tokens: int) -> None:
         """`tokens`: input plus output that really were; 0 when no backend was reached. Does not
@@ -105,23 +101,25 @@ class Limiter:
         if decision.refused_by is None:
             return Lease(self, tenant, estimated_tokens, decision)
         self._on_limited(decision.refused_by)
-        headers = self.headers(tenant, decision)
-        headers["retry-after"] = str(min(RETRY_AFTER_MAX_S, max(1, math.ceil(decision.wait_s))))
-        raise Failure(429, _REFUSALS[decision.refused_by], headers=headers, gate=True)
+        raise Failure(
+            429,
+            _REFUSALS[decision.refused_by],
+            retry_after_s=min(RETRY_AFTER_MAX_S, max(1, math.ceil(decision.wait_s))),
+            rate_limits=self.rate_limits(tenant, decision),
+            gate=True,
+        )
 
     def give_back(self, tenant: Tenant, ticket: str, more_tokens: int) -> None:
         self._store.give_back(tenant, ticket, more_tokens, self._clock())
 
-    def headers(self, tenant: Tenant, decision: Decision) -> dict[str, str]:
-        headers: dict[str, str] = {}
+    def rate_limits(self, tenant: Tenant, decision: Decision) -> tuple[RateLimit, ...]:
         wall = self._wall_clock()
-        if tenant.requests_per_minute is not None:
-            _describe(
-                headers, "requests", tenant.requests_per_minute, decision.requests_debt_s, wall
-            )
-        if tenant.tokens_per_minute is not None:
-            _describe(headers, "tokens", tenant.tokens_per_minute, decision.tokens_debt_s, wall)
-        return headers
+        limits: list[RateLimit] = []
+        if (requests := tenant.requests_per_minute) is not None:
+            limits.append(_rate_limit("requests", requests, decision.requests_debt_s, wall))
+        if (tokens := tenant.tokens_per_minute) is not None:
+            limits.append(_rate_limit("tokens", tokens, decision.tokens_debt_s, wall))
+        return tuple(limits)
 
     async def close(self) -> None:
         await self._store.close()
@@ -139,7 +137,7 @@ class Limiter:
         raise Failure(
             529,
             "The limits of this API key cannot be checked at the moment.",
-            headers={"retry-after": "1"},
+            retry_after_s=1,
             gate=True,
         )
 
@@ -149,15 +147,7 @@ class Limiter:
             log.warning("limits store is back")
 
 
-def _describe(headers: dict[str, str], what: str, limit: int, debt_s: float, wall: float) -> None:
-    headers[f"anthropic-ratelimit-{what}-limit"] = str(limit)
-    # The tolerance keeps 9.999999 from becoming 9
-    headers[f"anthropic-ratelimit-{what}-remaining"] = str(
-        max(0, math.floor(limit * (1 - debt_s / MINUTE_S) + 1e-6))
-    )
-    headers[f"anthropic-ratelimit-{what}-reset"] = _rfc3339(math.ceil(wall + debt_s))
-
-
-@lru_cache(maxsize=512)
-def _rfc3339(unix_s: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))
+def _rate_limit(name: str, limit: int, debt_s: float, wall: float) -> RateLimit:
+    # The tolerance keeps 9.999999 from becoming 9.
+    remaining = max(0, math.floor(limit * (1 - debt_s / MINUTE_S) + 1e-6))
+    return RateLimit(name, limit, remaining, math.ceil(wall + debt_s))

@@ -87,5 +87,5 @@ class Queue:
         return Failure(
             529,
             message,
-            headers={"retry-after": str(math.ceil(min(self.timeout_s, RETRY_AFTER_MAX_S)))},
+            retry_after_s=math.ceil(min(self.timeout_s, RETRY_AFTER_MAX_S)),
         )

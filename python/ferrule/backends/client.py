@@ -63,9 +63,9 @@ class BackendInfo(msgspec.Struct, frozen=True):
 class BackendClient:
     """Asks one backend; `timeout_s` holds for each question."""
 
-    def __init__(self, session: aiohttp.ClientSession, upstream: BackendConnections) -> None:
+    def __init__(self, session: aiohttp.ClientSession, connections: BackendConnections) -> None:
         self._session = session
-        self._upstream = upstream
+        self._connections = connections
 
     async def health(self, path: str, timeout_s: float) -> ProbeResult:
         answer = await self.get(path, timeout_s)
@@ -101,9 +101,9 @@ class BackendClient:
     ) -> BackendResponse:
         asked = self._session.request(
             method,
-            self._upstream.url(path),
+            self._connections.url(path),
             data=body,
-            headers=self._upstream.control_headers,
+            headers=self._connections.control_headers,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=timeout_s),
         )

@@ -35,7 +35,7 @@ DISCOVER_MODELS_EVERY_S = 30.0
 class Entry(msgspec.Struct):
     """What we hold for one backend besides its health."""
 
-    upstream: BackendConnections
+    connections: BackendConnections
     client: BackendClient
     discovered: DiscoveredModels | None = None
     asked_at: float = -DISCOVER_MODELS_EVERY_S
@@ -78,7 +78,7 @@ class BackendPool:
         self.balancer = Balancer(name, _pool_settings(settings, context.worker_id))
         self.queue = Queue(settings.queue.size, settings.queue.timeout_s)
         self.watcher = watcher_for(name, settings)
-        self._members: dict[str, Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -93,8 +93,8 @@ class BackendPool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for member in self._members.values():
-            member.upstream.close()
+        for entry in self._entries.values():
+            entry.connections.close()
         if self._session is not None:
             await self._session.close()
 
@@ -104,7 +104,7 @@ class BackendPool:
         old, self.settings = self.settings, settings
         self.queue.size, self.queue.timeout_s = settings.queue.size, settings.queue.timeout_s
         self.balancer.change(_pool_settings(settings, self._worker_id))
-        self._renew_upstreams()
+        self._renew_connections()
         if (old.backends, old.discover) != (settings.backends, settings.discover):
             if self._watching is not None:
                 self._watching.cancel()
@@ -115,8 +115,8 @@ class BackendPool:
 
     # What requests need
 
-    def upstream(self, backend: Backend) -> BackendConnections:
-        return self._members[backend.name].upstream
+    def connections(self, backend: Backend) -> BackendConnections:
+        return self._entries[backend.name].connections
 
     @property
     def is_fresh(self) -> bool:
@@ -127,7 +127,7 @@ class BackendPool:
 
     def client(self, backend: Backend) -> BackendClient:
         """For questions off the hot path, such as a count."""
-        return self._members[backend.name].client
+        return self._entries[backend.name].client
 
     # Membership
 
@@ -135,38 +135,38 @@ class BackendPool:
         now = monotonic()
         self.balancer.update(specs, now)
         for backend in self.balancer.backends:
-            if backend.name not in self._members:
-                self._members[backend.name] = self._member(backend)
+            if backend.name not in self._entries:
+                self._entries[backend.name] = self._new_entry(backend)
         self.queue.wake()
         self.sweep(now)
 
-    def _member(self, backend: Backend) -> Entry:
+    def _new_entry(self, backend: Backend) -> Entry:
         assert self._session is not None
-        upstream = BackendConnections(
+        connections = BackendConnections(
             backend.url,
             authorization(self.settings, backend.url),
             self.settings.timeouts.connect_s,
             self._poller,
         )
-        return Entry(upstream, BackendClient(self._session, upstream))
+        return Entry(connections, BackendClient(self._session, connections))
 
-    def _renew_upstreams(self) -> None:
+    def _renew_connections(self) -> None:
         """Requests from now on use the new key; those under way end on the connections they
         have."""
         for backend in self.balancer.backends:
-            member, wanted = self._members[backend.name], authorization(self.settings, backend.url)
-            if (member.upstream.authorization, member.upstream.connect_s) != (
+            entry, wanted = self._entries[backend.name], authorization(self.settings, backend.url)
+            if (entry.connections.authorization, entry.connections.connect_s) != (
                 wanted,
                 self.settings.timeouts.connect_s,
             ):
-                member.upstream.close()
-                renewed = self._member(backend)
-                member.upstream, member.client = renewed.upstream, renewed.client
+                entry.connections.close()
+                renewed = self._new_entry(backend)
+                entry.connections, entry.client = renewed.connections, renewed.client
 
     def _forget_gone(self) -> None:
         present = {backend.name for backend in self.balancer.backends}
-        for name in [name for name in self._members if name not in present]:
-            self._members.pop(name).upstream.close()
+        for name in [name for name in self._entries if name not in present]:
+            self._entries.pop(name).connections.close()
             for metric in (
                 self.metrics.backend_inflight,
                 self.metrics.backend_healthy,
@@ -178,16 +178,16 @@ class BackendPool:
 
     def sweep(self, now: float) -> None:
         for backend in self.balancer.due_probes(now):
-            member = self._members[backend.name]
-            if not member.has_probe:
-                member.has_probe = True
-                self._spawn(self._probe(backend, member))
+            entry = self._entries[backend.name]
+            if not entry.has_probe:
+                entry.has_probe = True
+                self._spawn(self._probe(backend, entry))
         self._forget_gone()
         self.queue.wake()
-        for member in self._members.values():
-            member.upstream.sweep(now)
+        for entry in self._entries.values():
+            entry.connections.sweep(now)
 
-    def show(self, now: float) -> None:
+    def update_gauges(self, now: float) -> None:
         """Puts what is counted elsewhere into the gauges; called when somebody looks."""
         for status in self.balancer.status(now).backends:
             self.metrics.backend_inflight.set(status.inflight, self.name, status.name)
@@ -209,7 +209,7 @@ class BackendPool:
                 sessions=backend.sessions,
                 weight=backend.weight,
                 draining=backend.draining,
-                reason=self._members[backend.name].reason if backend.probe == "down" else None,
+                reason=self._entries[backend.name].reason if backend.probe == "down" else None,
             )
             for backend in self.balancer.status(now).backends
         ]
@@ -222,48 +222,44 @@ class BackendPool:
 
     # Probes
 
-    async def _probe(self, backend: Backend, member: Entry) -> None:
+    async def _probe(self, backend: Backend, entry: Entry) -> None:
         try:
             health = self.settings.health
-            found = await member.client.health(health.path, health.timeout_s)
-            member.reason = found.reason
+            found = await entry.client.health(health.path, health.timeout_s)
+            entry.reason = found.reason
             was_up = backend.health.is_up
             self.balancer.record_probe(backend, found.status, monotonic(), found.retry_after_s)
             if backend.health.is_up is not was_up:
-                self._log_change(backend, member)
+                self._log_change(backend, entry)
             self.queue.wake()
             if (
                 found.status is ProbeStatus.OK
-                and monotonic() - member.asked_at >= DISCOVER_MODELS_EVERY_S
+                and monotonic() - entry.asked_at >= DISCOVER_MODELS_EVERY_S
             ):
-                member.asked_at = monotonic()
-                await self._refresh_models(member)
+                entry.asked_at = monotonic()
+                await self._refresh_models(entry)
         finally:
-            member.has_probe = False
+            entry.has_probe = False
 
-    def _log_change(self, backend: Backend, member: Entry) -> None:
+    def _log_change(self, backend: Backend, entry: Entry) -> None:
         address = config.redact(backend.url)
         if backend.health.is_up:
             log.info("backend %s (%s) is up", backend.name, address)
         else:
-            log.warning("backend %s (%s) is down: %s", backend.name, address, member.reason)
+            log.warning("backend %s (%s) is down: %s", backend.name, address, entry.reason)
 
-    async def _refresh_models(self, member: Entry) -> None:
+    async def _refresh_models(self, entry: Entry) -> None:
         timeout_s = self.settings.health.timeout_s
-        description = await member.client.description(
+        description = await entry.client.description(
             timeout_s, names_engine=self.settings.engine == "auto"
         )
         if description is not None:
-            member.discovered = description.discovered
+            entry.discovered = description.discovered
             self._publish_models()
 
     def _publish_models(self) -> None:
         discovered = merge(
-            [
-                member.discovered
-                for member in self._members.values()
-                if member.discovered is not None
-            ]
+            [entry.discovered for entry in self._entries.values() if entry.discovered is not None]
         )
         if discovered != self.discovered:
             self.discovered = discovered

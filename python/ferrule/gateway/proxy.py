@@ -1,5 +1,5 @@
-"""The story of one request, told from its key to its log line. Everything else decides or moves
-bytes; only this puts it in order."""
+"""One request, from its key to its log line. Everything else decides or moves bytes; this module
+puts the steps in order."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from time import monotonic
+from typing import Protocol, TypeVar
 from urllib.parse import unquote
 
 from ferrule._core import ResponseStream
-from ferrule.admission.keys import Tenant
-from ferrule.catalog import ServedModel, list_body, model_body
+from ferrule.catalog import ServedModel
 from ferrule.chat import passthrough as chat
-from ferrule.dialects import DIALECTS, Dialect
+from ferrule.dialects import Dialect
 from ferrule.errors import Failure, envelope
+from ferrule.gateway.model_list import encode_list, encode_model, wants_anthropic_shape
 from ferrule.gateway.responder import (
     SHUTTING_DOWN,
     RequestContext,
@@ -23,249 +24,255 @@ from ferrule.gateway.responder import (
     end_reason,
     overload_failure,
 )
-from ferrule.gateway.state import AppState
+from ferrule.gateway.state import AppState, Lifecycle
 from ferrule.http import body
 from ferrule.http.request import Request
-from ferrule.http.response import Response, StreamedResponse
-from ferrule.messages import decode, documents, needs_prompt_count, translate
+from ferrule.http.response import STREAMED, Response, StreamedResponse, failure_headers
+from ferrule.messages import MessagesRequest, decode, documents, needs_prompt_count, translate
 from ferrule.messages.session import session_key
+from ferrule.messages.translate import Translation
 from ferrule.telemetry.request_record import RequestRecord
 
 log = logging.getLogger(__name__)
 
 BYTES_PER_TOKEN = 4
+"""For the estimate when a request is admitted; real usage settles it."""
 _BASE64 = re.compile(rb"[A-Za-z0-9+/=_-]{512,}")
-"""For the estimate at a limit's entry; real usage settles it."""
+
+AnyResponse = Response | StreamedResponse
+
+
+class _NamesModel(Protocol):
+    @property
+    def model(self) -> str: ...
+
+
+_R = TypeVar("_R", bound=_NamesModel)
 
 
 class Proxy:
+    """`state` is replaced by a reload; a request keeps the one it began with."""
+
     def __init__(self, state: AppState) -> None:
         self.state = state
-        self.live: set[ResponseStream] = set()
-        """Replies being waited for or told: the sweep's business."""
+        self.lifecycle = Lifecycle()
+        self.streams: set[ResponseStream] = set()
+        """In-flight responses; swept once a second."""
         self.running = 0
-        """Requests under way, of any kind."""
+        """Requests being answered, of any kind."""
 
-    async def serve(self, call: Request) -> Response | StreamedResponse:
-        """Any request → its answer. Never raises but for the client's leaving."""
-        record = RequestRecord(call.request_id, call.route, call.received_at)
-        dialect = DIALECTS[self.state.config.dialect]
-        if self.state.is_draining:
-            call.keeps_alive = False
-        tracing = self.state.tracing
-        span = tracing.begin(call.headers, record) if tracing is not None else None
+    async def handle(self, request: Request) -> AnyResponse:
+        """Handles any request; raises only `CancelledError`, on disconnect."""
+        state = self.state
+        record = RequestRecord(request.request_id, request.route, request.received_at)
+        if self.lifecycle.is_draining:
+            request.keeps_alive = False
+        span = state.tracing.begin(request.headers, record) if state.tracing is not None else None
         self.running += 1
         try:
-            answer = await self._surface(call, record)
+            response = await self._route(request, state, record)
             record.status = 200
         except Failure as failure:
-            answer = self._refusal(call, record, failure, dialect)
+            response = self._refuse(request, state, record, failure)
         except asyncio.CancelledError:
             record.status, record.end_reason = record.status or 499, "client_gone"
             raise
         except Exception:
-            log.exception("request %s failed inside the proxy", call.request_id)
-            answer = self._refusal(call, record, Failure(500, "Internal error."), dialect)
+            log.exception("request %s failed inside the proxy", request.request_id)
+            response = self._refuse(request, state, record, Failure(500, "Internal error."))
         finally:
             self.running -= 1
             record.ended_at = monotonic()
-            if tracing is not None and span is not None:
-                tracing.end(span, record)
-            self.state.recorder.add(record)
-        return answer
+            if state.tracing is not None and span is not None:
+                state.tracing.end(span, record)
+            state.recorder.add(record)
+        return response
 
     def sweep(self, now: float) -> None:
-        """Pings, deadlines; once a second."""
-        for stream in list(self.live):
+        """Pings and deadlines; called once a second."""
+        for stream in list(self.streams):
             stream.sweep(now)
 
-    def end_all(self) -> None:
+    def end_streams(self) -> None:
         """Ends what still runs with an error event: the grace period is over."""
-        for stream in list(self.live):
+        for stream in list(self.streams):
             stream.fail("overloaded_error", SHUTTING_DOWN)
 
-    # ── Who asks, and for what ────────────────────────────────────────────────────────────────────
+    # ── Routes and keys ───────────────────────────────────────────────────────────────────────
 
-    def _surface(
-        self, call: Request, record: RequestRecord
-    ) -> Awaitable[Response | StreamedResponse]:
-        if call.methods and call.method not in call.methods:
-            raise Failure(
-                405,
-                f"{call.method} is not offered here; {' and '.join(call.methods)} "
-                f"{'is' if len(call.methods) == 1 else 'are'}.",
-                headers={"allow": ", ".join(call.methods)},
-            )
-        if call.route == "root":
-            return self._root(call)
-        tenant = self._tenant(call)
-        tell = _HANDLERS.get(call.route)
-        if tell is None:
-            path = unquote(call.raw_path.partition("?")[0])
-            raise Failure(404, f"No such route: {call.method} {path[:200]}.{_hint(path)}")
-        record.tenant = tenant.name
-        return tell(self, call, tenant, record)
-
-    async def _root(self, call: Request) -> Response | StreamedResponse:
-        return Response(200, b'{"service":"ferrule"}', self._headers(call))
-
-    def _tenant(self, call: Request) -> Tenant:
-        dialect = DIALECTS[self.state.config.dialect]
-        headers = call.headers
-        return self.state.keys.find(
-            headers.get("x-api-key"), headers.get("authorization"), dialect.missing_key_message
+    def _route(
+        self, request: Request, state: AppState, record: RequestRecord
+    ) -> Awaitable[AnyResponse]:
+        if request.methods and request.method not in request.methods:
+            allowed = " or ".join(request.methods)
+            raise Failure(405, f"Method not allowed; use {allowed}.", allow=request.methods)
+        if request.route == "root":
+            return self._root(request)
+        headers = request.headers
+        tenant = state.keys.find(
+            headers.get("x-api-key"),
+            headers.get("authorization"),
+            state.dialect.missing_key_message,
         )
+        handle = _HANDLERS.get(request.route)
+        if handle is None:
+            path = unquote(request.raw_path.partition("?")[0])
+            raise Failure(404, f"No such route: {request.method} {path[:200]}.{_hint(path)}")
+        record.tenant = tenant.name
+        return handle(self, RequestContext(request, state, record, tenant))
 
-    def _served(self, name: str, tenant: Tenant, record: RequestRecord) -> ServedModel:
-        dialect = DIALECTS[self.state.config.dialect]
-        record.model = name
-        served = self.state.catalog.find(name)
-        if served is None:
-            raise Failure(
-                dialect.unknown_model_status,
-                f"model: {name[:100]!r} is not served here; GET /v1/models lists what is",
-            )
-        tenant.check_model(name, served.id)
-        record.label = served.label
-        record.pool = served.pool
-        return served
+    async def _root(self, request: Request) -> Response:
+        return Response(200, b'{"service":"ferrule"}', request.request_id)
 
-    def _check_room(self) -> None:
-        if self.state.rejects_new:
-            raise Failure(529, SHUTTING_DOWN, headers={"retry-after": "2"})
-        if self.state.is_overloaded or len(self.live) >= self.state.config.edge.max_streams:
+    # ── /v1/messages ──────────────────────────────────────────────────────────────────────────
+
+    async def messages(self, context: RequestContext) -> AnyResponse:
+        request, raw, model = await self._read(context, decode)
+        translation = await self._translate(context, request, len(raw), model)
+        context.record.dropped = translation.dropped
+        for warning in translation.warnings:
+            log.warning("request %s: %s", context.request.request_id, warning)
+        key = session_key(context.request.headers, request, context.tenant.name)
+
+        def respond(responder: Responder) -> Awaitable[AnyResponse]:
+            if translation.stream:
+                return responder.stream_message(translation, key)
+            return responder.whole_message(translation, key)
+
+        return await self._generate(context, model, raw, translation.stream, respond)
+
+    async def _translate(
+        self, context: RequestContext, request: MessagesRequest, size_bytes: int, model: ServedModel
+    ) -> Translation:
+        request = await self._with_documents(context, request, model)
+        prompt_tokens = None
+        if needs_prompt_count(size_bytes, request.max_tokens or 0, model.policy.context_window):
+            prompt_tokens = await context.state.token_counter.estimate(model.tokenizer, request)
+        return translate(request, model.policy, request.model, prompt_tokens)
+
+    async def _with_documents(
+        self, context: RequestContext, request: MessagesRequest, model: ServedModel
+    ) -> MessagesRequest:
+        pending = documents.pending(request, model.policy)
+        if not pending:
+            return request
+        texts = await context.state.token_counter.documents(pending)
+        return documents.resolve(request, texts)
+
+    # ── /v1/messages/count_tokens ─────────────────────────────────────────────────────────────
+
+    async def count_tokens(self, context: RequestContext) -> AnyResponse:
+        began = monotonic()
+        state = context.state
+        request, _, model = await self._read(context, decode)
+        mode = model.policy.dialect.count_tokens
+        if mode == "absent":
+            raise Failure(404, "No such route: counting tokens is not offered here.")
+        request = await self._with_documents(context, request, model)
+        tokens = None
+        if mode == "engine":
+            key = session_key(context.request.headers, request, context.tenant.name)
+            pool = state.pools[model.pool]
+            tokens = await state.token_counter.ask_engine(pool, request, model.policy, key)
+        if tokens is None:
+            tokens = await state.token_counter.estimate(model.tokenizer, request)
+        state.metrics.count_tokens.observe(monotonic() - began)
+        context.record.input_tokens = tokens
+        return Response(200, b'{"input_tokens":%d}' % tokens, context.request.request_id)
+
+    # ── /v1/chat/completions ──────────────────────────────────────────────────────────────────
+
+    async def chat(self, context: RequestContext) -> AnyResponse:
+        request, raw, model = await self._read(context, chat.decode)
+        translation = chat.translate(request, model.policy)
+        context.record.dropped = translation.dropped
+        key = chat.session_key(context.request.headers, request, context.tenant.name)
+
+        def respond(responder: Responder) -> Awaitable[AnyResponse]:
+            if translation.stream:
+                return responder.stream_chat(translation, request.model, key)
+            return responder.whole_chat(translation, request.model, key)
+
+        return await self._generate(context, model, raw, translation.stream, respond)
+
+    # ── What the three have in common ─────────────────────────────────────────────────────────
+
+    async def _read(
+        self, context: RequestContext, decode_body: Callable[[bytes], _R]
+    ) -> tuple[_R, bytes, ServedModel]:
+        """The decoded request, its body as it came, and the model it names."""
+        self._check_room(context.state)
+        raw = await body.read(context.request, context.state.config.body_limit_mb << 20)
+        request = decode_body(raw)
+        return request, raw, _find_model(context, request.model)
+
+    def _check_room(self, state: AppState) -> None:
+        if self.lifecycle.rejects_new:
+            raise Failure(529, SHUTTING_DOWN, retry_after_s=2)
+        if self.lifecycle.is_overloaded or len(self.streams) >= state.config.edge.max_streams:
             raise overload_failure()
 
-    # ── /v1/messages ──────────────────────────────────────────────────────────────────────────────
-
-    async def messages(
-        self, call: Request, tenant: Tenant, record: RequestRecord
-    ) -> Response | StreamedResponse:
-        self._check_room()
-        raw = await body.read(call, self.state.config.body_limit_mb << 20)
-        request = decode(raw)
-        served = self._served(request.model, tenant, record)
-        if pending := documents.pending(request, served.policy):
-            request = documents.resolve(request, await self.state.token_counter.documents(pending))
-        prompt_tokens = None
-        if needs_prompt_count(len(raw), request.max_tokens or 0, served.policy.context_window):
-            prompt_tokens = await self.state.token_counter.estimate(served.tokenizer, request)
-        translation = translate(request, served.policy, request.model, prompt_tokens)
-        record.dropped, record.stream = translation.dropped, translation.stream
-        for warning in translation.warnings:
-            log.warning("request %s: %s", call.request_id, warning)
+    async def _generate(
+        self,
+        context: RequestContext,
+        model: ServedModel,
+        raw: bytes,
+        is_stream: bool,
+        respond: Callable[[Responder], Awaitable[AnyResponse]],
+    ) -> AnyResponse:
+        """Admits the request, has it answered, and settles what it used."""
+        tenant, record = context.tenant, context.record
+        record.stream = is_stream
         estimate = _estimate_tokens(raw) if tenant.has_limits else 0
-        lease = await self.state.limiter.admit(tenant, estimate)
+        lease = await context.state.limiter.admit(tenant, estimate)
         try:
-            key = session_key(call.headers, request, tenant.name)
-            reply = Responder(self.state, self.live, RequestContext(call, served, lease, record))
-            if translation.stream:
-                return await reply.events(translation, key)
-            return await reply.whole(translation, key)
+            return await respond(Responder(context, model, lease, self.streams))
         finally:
             await lease.settle(record.tokens(estimate))
 
-    # ── /v1/messages/count_tokens ─────────────────────────────────────────────────────────────────
+    # ── /v1/models ────────────────────────────────────────────────────────────────────────────
 
-    async def count_tokens(
-        self, call: Request, tenant: Tenant, record: RequestRecord
-    ) -> Response | StreamedResponse:
-        self._check_room()
-        raw = await body.read(call, self.state.config.body_limit_mb << 20)
-        began = monotonic()
-        request = decode(raw)
-        served = self._served(request.model, tenant, record)
-        if served.policy.dialect.count_tokens == "absent":
-            raise Failure(404, "No such route: token_counter tokens is not offered here.")
-        if pending := documents.pending(request, served.policy):
-            request = documents.resolve(request, await self.state.token_counter.documents(pending))
-        tokens = None
-        if served.policy.dialect.count_tokens == "engine":
-            key = session_key(call.headers, request, tenant.name)
-            tokens = await self.state.token_counter.ask_engine(
-                self.state.pools[served.pool], request, served.policy, key
-            )
-        if tokens is None:
-            tokens = await self.state.token_counter.estimate(served.tokenizer, request)
-        self.state.metrics.count_tokens.observe(monotonic() - began)
-        record.input_tokens = tokens
-        return Response(200, b'{"input_tokens":%d}' % tokens, self._headers(call))
+    async def models(self, context: RequestContext) -> AnyResponse:
+        request, tenant = context.request, context.tenant
+        models = [model for model in context.state.catalog.all() if tenant.may_use(model.id)]
+        listed = encode_list(models, anthropic=wants_anthropic_shape(request.headers))
+        return Response(200, listed, request.request_id)
 
-    # ── /v1/chat/completions ──────────────────────────────────────────────────────────────────────
+    async def model(self, context: RequestContext) -> AnyResponse:
+        request, name = context.request, context.request.argument
+        model = context.state.catalog.find(name)
+        if model is None:
+            raise _unknown_model(404, name)
+        context.tenant.check_model(name, model.id)
+        entry = encode_model(model, anthropic=wants_anthropic_shape(request.headers))
+        return Response(200, entry, request.request_id)
 
-    async def chat(
-        self, call: Request, tenant: Tenant, record: RequestRecord
-    ) -> Response | StreamedResponse:
-        self._check_room()
-        raw = await body.read(call, self.state.config.body_limit_mb << 20)
-        request = chat.decode(raw)
-        served = self._served(request.model, tenant, record)
-        sent = chat.translate(request, served.policy)
-        record.stream, record.dropped = sent.stream, sent.dropped
-        estimate = _estimate_tokens(raw) if tenant.has_limits else 0
-        lease = await self.state.limiter.admit(tenant, estimate)
-        try:
-            key = chat.session_key(call.headers, request, tenant.name)
-            reply = Responder(self.state, self.live, RequestContext(call, served, lease, record))
-            if sent.stream:
-                return await reply.chunks(sent, request.model, key)
-            return await reply.completion(sent, request.model, key)
-        finally:
-            await lease.settle(record.tokens(estimate))
+    # ── Failures ──────────────────────────────────────────────────────────────────────────────
 
-    # ── /v1/models ────────────────────────────────────────────────────────────────────────────────
-
-    async def models(
-        self, call: Request, tenant: Tenant, record: RequestRecord
-    ) -> Response | StreamedResponse:
-        served = [model for model in self.state.catalog.all() if tenant.may_use(model.id)]
-        return Response(
-            200, list_body(served, anthropic=_wants_anthropic_shape(call)), self._headers(call)
-        )
-
-    async def model(
-        self, call: Request, tenant: Tenant, record: RequestRecord
-    ) -> Response | StreamedResponse:
-        name = call.argument
-        served = self.state.catalog.find(name)
-        if served is None:
-            raise Failure(
-                404, f"model: {name[:100]!r} is not served here; GET /v1/models lists what is"
-            )
-        tenant.check_model(name, served.id)
-        return Response(
-            200, model_body(served, anthropic=_wants_anthropic_shape(call)), self._headers(call)
-        )
-
-    # ── Answers and accounts ──────────────────────────────────────────────────────────────────────
-
-    def _headers(self, call: Request) -> list[tuple[str, str]]:
-        return [("request-id", call.request_id)]
-
-    def _refusal(
-        self, call: Request, record: RequestRecord, failure: Failure, dialect: Dialect
-    ) -> Response | StreamedResponse:
-        """The failure as an answer; as an error event where a stream has begun."""
-        failure = _apply_dialect(failure, dialect, is_from_backend=record.backend is not None)
+    def _refuse(
+        self, request: Request, state: AppState, record: RequestRecord, failure: Failure
+    ) -> AnyResponse:
+        """The failure as a response; as an error event where a stream has begun."""
+        failure = _apply_dialect(failure, state.dialect, is_from_backend=record.backend is not None)
         record.status, record.error = failure.status, failure.kind
-        told = call.stream
-        if told is not None and told.is_committed:
-            told.fail(failure.kind, failure.message)
+        stream = request.stream
+        if stream is not None and stream.is_committed:
+            stream.fail(failure.kind, failure.message)
             record.status, record.end_reason = 200, record.end_reason or end_reason(failure)
-            return StreamedResponse()
+            return STREAMED
         if failure.status == 401:
-            self.state.metrics.limited.inc("key")
-        is_wrapped = failure.gate and dialect.wrap_gate_errors and call.route != "chat"
-        answer = Response(
+            state.metrics.limited.inc("key")
+        is_wrapped = failure.gate and state.dialect.wrap_gate_errors and request.route != "chat"
+        return Response(
             failure.status,
-            envelope(failure, call.request_id, wrapped=is_wrapped),
-            [*self._headers(call), *failure.headers.items()],
+            envelope(failure, request.request_id, wrapped=is_wrapped),
+            request.request_id,
+            failure_headers(failure),
+            close_after=failure.closes_connection,
         )
-        answer.close_after = failure.status in (408, 413)
-        return answer
 
 
-_Handler = Callable[[Proxy, Request, Tenant, RequestRecord], Awaitable[Response | StreamedResponse]]
+_Handler = Callable[[Proxy, RequestContext], Awaitable[AnyResponse]]
 
 _HANDLERS: dict[str, _Handler] = {
     "messages": Proxy.messages,
@@ -276,30 +283,37 @@ _HANDLERS: dict[str, _Handler] = {
 }
 
 
+def _find_model(context: RequestContext, name: str) -> ServedModel:
+    """Raises Failure: not served here, or not for this key."""
+    record = context.record
+    record.model = name
+    model = context.state.catalog.find(name)
+    if model is None:
+        raise _unknown_model(context.state.dialect.unknown_model_status, name)
+    context.tenant.check_model(name, model.id)
+    record.label, record.pool = model.label, model.pool
+    return model
+
+
+def _unknown_model(status: int, name: str) -> Failure:
+    return Failure(
+        status, f"model: {name[:100]!r} is not served here; GET /v1/models lists what is"
+    )
+
+
 def _estimate_tokens(raw: bytes) -> int:
-    """For a limit's entry; real usage settles it. Text in base64 is an image or a document, and is
-    not counted as text."""
+    """Text in base64 is an image or a document, and is not counted as text."""
     text = _BASE64.sub(b"", raw) if b"base64" in raw else raw
     return len(text) // BYTES_PER_TOKEN
 
 
 def _apply_dialect(failure: Failure, dialect: Dialect, *, is_from_backend: bool) -> Failure:
-    """A 429, and a backend's 404, which is about the model, as the dialect has them."""
-    status = failure.status
-    if status == 429:
-        status = dialect.backend_busy_status
-    elif status == 404 and is_from_backend:
-        status = dialect.unknown_model_status
-    if status == failure.status:
-        return failure
-    return Failure(status, failure.message, headers=failure.headers, gate=failure.gate)
-
-
-def _wants_anthropic_shape(call: Request) -> bool:
-    headers = call.headers
-    return "anthropic-version" in headers or (
-        "x-api-key" in headers and "authorization" not in headers
-    )
+    """The dialect's status for a 429, and for a backend's 404, which is about the model."""
+    if failure.status == 429:
+        return failure.with_status(dialect.backend_busy_status)
+    if failure.status == 404 and is_from_backend:
+        return failure.with_status(dialect.unknown_model_status)
+    return failure
 
 
 def _hint(path: str) -> str:

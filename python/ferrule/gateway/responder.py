@@ -1,8 +1,7 @@
-"""One admitted request, told to its client: as events, as a whole message, as chunks or as a
-completion.
+"""Answers one admitted request from a backend: streamed or whole, as messages or as chat.
 
-Builds the stream, lets `dispatch` find it a backend, and writes down what it came to. What went
-wrong is raised, for `proxy` to answer.
+Builds the response stream, has `retry` find it a backend, and records the outcome. Raises `Failure`
+for the proxy to answer.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import orjson
 
 from ferrule import _core
 from ferrule._core import ResponseOptions, ResponseStream
+from ferrule.admission.keys import Tenant
 from ferrule.admission.limits import Lease
 from ferrule.catalog import ServedModel
 from ferrule.chat import passthrough as chat
@@ -22,9 +22,16 @@ from ferrule.errors import Failure
 from ferrule.gateway.retry import NO_BACKEND, UpstreamRequest, send_with_retries
 from ferrule.gateway.state import AppState
 from ferrule.http.request import Request, message_id
-from ferrule.http.response import Response, StreamedResponse, event_stream_head
-from ferrule.messages import Translation
+from ferrule.http.response import (
+    STREAMED,
+    Response,
+    StreamedResponse,
+    event_stream_head,
+    model_headers,
+)
 from ferrule.messages.continuation import build_continuation
+from ferrule.messages.translate import Translation
+from ferrule.routing.selection import AFFINITY, Choice
 from ferrule.telemetry.request_record import RequestRecord
 from ferrule.telemetry.tracing import forward_trace_headers
 
@@ -33,173 +40,191 @@ SHUTTING_DOWN = "The gateway is shutting down."
 
 
 class RequestContext(msgspec.Struct, gc=False):
-    """A request that may go to a backend, with what holds for it."""
+    """One request with what holds for it from its beginning to its end."""
 
-    call: Request
-    served: ServedModel
-    lease: Lease
+    request: Request
+    state: AppState
     record: RequestRecord
+    tenant: Tenant
 
 
 class Responder:
-    """One reply being told: its stream, the head in front of it, and the accounts behind it. `live`
-    holds its stream meanwhile."""
+    """One response in progress: stream, headers, accounting. `in_flight` holds its stream
+    meanwhile."""
 
     def __init__(
-        self, state: AppState, live: set[ResponseStream], admitted: RequestContext
+        self,
+        context: RequestContext,
+        model: ServedModel,
+        lease: Lease,
+        in_flight: set[ResponseStream],
     ) -> None:
-        self.state, self.live = state, live
-        self.call, self.served, self.lease, self.record = (
-            admitted.call,
-            admitted.served,
-            admitted.lease,
-            admitted.record,
-        )
-        pool = state.pools.get(self.served.pool)
-        if pool is None:  # a reload took the pool away since the model was found
-            raise Failure(529, NO_BACKEND, headers={"retry-after": "1"})
-        self.pool = pool
+        self._request, self._state, self._record = context.request, context.state, context.record
+        self._model, self._lease, self._in_flight = model, lease, in_flight
+        pool = self._state.pools.get(model.pool)
+        if pool is None:  # the catalog learned of it after this request had begun
+            raise Failure(529, NO_BACKEND, retry_after_s=1)
+        self._pool = pool
 
-    # In the four forms there are
+    # The four kinds of response
 
-    def events(self, translation: Translation, key: bytes | None) -> Awaitable[StreamedResponse]:
-        stream = self._new_stream(
-            "events", self._options(translation), translation.edge_budget_tokens
-        )
-        return self._streamed(
-            stream, self._sending(translation.body, key, translation.dropped), translation
-        )
-
-    async def whole(self, translation: Translation, key: bytes | None) -> Response:
+    def stream_message(
+        self, translation: Translation, key: bytes | None
+    ) -> Awaitable[StreamedResponse]:
         options = self._options(translation)
-        sending = self._sending(translation.body, key, translation.dropped)
-        if (
-            translation.edge_budget_tokens is not None
-        ):  # the edge must see the reasoning as it comes
+        stream = self._new_stream("events", options, translation.edge_budget_tokens)
+        return self._stream(stream, translation, key)
+
+    async def whole_message(self, translation: Translation, key: bytes | None) -> Response:
+        options = self._options(translation)
+        if translation.edge_budget_tokens is not None:
+            # the edge must see the reasoning as it comes, so the backend streams
             stream = self._new_stream("folded", options, translation.edge_budget_tokens)
-            await self._deliver(stream, sending, translation)
+            choice = await self._send(stream, translation, key)
             outcome = stream.outcome
             message = stream.take_body()
         else:
             stream = self._new_stream("whole", None, None)
-            await self._deliver(stream, sending, translation)
+            choice = await self._send(stream, translation, key)
             message, outcome = _core.translate_reply(options, stream.take_body())
-        self.record.set_outcome(outcome)
+        self._record.set_outcome(outcome)
         if outcome.fault_status is not None:
             raise Failure(
                 outcome.fault_status, outcome.fault_message or "", kind=outcome.fault_kind
             )
-        return self._answer(message)
+        return self._whole(message, translation.dropped, choice)
 
-    def chunks(
-        self, sent: chat.ChatTranslation, model: str, key: bytes | None
+    def stream_chat(
+        self, translation: chat.ChatTranslation, model: str, key: bytes | None
     ) -> Awaitable[StreamedResponse]:
         stream = self._new_stream(
-            "chat", None, None, model_json=orjson.dumps(model).decode(), hide_usage=sent.hide_usage
+            "chat",
+            None,
+            None,
+            model_json=orjson.dumps(model).decode(),
+            hide_usage=translation.hide_usage,
         )
-        return self._streamed(stream, self._sending(sent.body, key, sent.dropped), None)
+        return self._stream(stream, translation, key)
 
-    async def completion(
-        self, sent: chat.ChatTranslation, model: str, key: bytes | None
+    async def whole_chat(
+        self, translation: chat.ChatTranslation, model: str, key: bytes | None
     ) -> Response:
         stream = self._new_stream("whole", None, None)
-        await self._deliver(stream, self._sending(sent.body, key, sent.dropped), None)
-        reply = chat.rename_model(stream.take_body(), model)
-        self.record.input_tokens, self.record.cache_read_tokens, self.record.output_tokens = (
-            reply.usage
-        )
-        self.record.has_outcome = self.record.has_usage = True
-        return self._answer(reply.body)
+        choice = await self._send(stream, translation, key)
+        completion = chat.rename_model(stream.take_body(), model)
+        self._record.set_usage(*completion.usage)
+        return self._whole(completion.body, translation.dropped, choice)
 
-    # What they share
+    # Sending
 
-    async def _streamed(
-        self, stream: ResponseStream, sending: UpstreamRequest, translation: Translation | None
+    async def _stream(
+        self,
+        stream: ResponseStream,
+        translation: Translation | chat.ChatTranslation,
+        key: bytes | None,
     ) -> StreamedResponse:
-        streams = self.state.metrics.streams
+        record, streams = self._record, self._state.metrics.streams
         streams.inc()
-        self.call.stream = stream
-        self.call.connection.write_through(stream)
+        self._request.stream = stream
+        self._request.client.attach(stream)
         try:
-            await self._deliver(stream, sending, translation)
+            await self._send(stream, translation, key)
         except asyncio.CancelledError:
-            self.record.end_reason = "client_gone"
+            record.end_reason = "client_gone"
             raise
         except Failure as failure:
-            self.record.end_reason = "drain" if stream.end == "failed" else end_reason(failure)
+            record.end_reason = "drain" if stream.end == "failed" else end_reason(failure)
             raise
         finally:
             streams.inc(by=-1)
-            self.record.set_outcome(stream.outcome)
-        self.record.status = 200
-        if self.record.end_reason is None:
-            self.record.end_reason = _REASONS.get(stream.end or "", "backend_error")
-        return StreamedResponse()
+            record.set_outcome(stream.outcome)
+        record.status = 200
+        if record.end_reason is None:
+            record.end_reason = _END_REASONS.get(stream.end or "", "backend_error")
+        return STREAMED
 
-    async def _deliver(
-        self, stream: ResponseStream, sending: UpstreamRequest, translation: Translation | None
-    ) -> None:
-        live, record = self.live, self.record
-        if (
-            len(live) >= self.state.config.edge.max_streams
-        ):  # many may have read their bodies at the same time
+    async def _send(
+        self,
+        stream: ResponseStream,
+        translation: Translation | chat.ChatTranslation,
+        key: bytes | None,
+    ) -> Choice:
+        """Sends the request, and the second leg where a thinking budget held here ends the first.
+        Returns the backend that answered last."""
+        in_flight, record = self._in_flight, self._record
+        # checked again: many requests may have read their bodies at the same time
+        if len(in_flight) >= self._state.config.edge.max_streams:
             raise overload_failure()
-        live.add(stream)
+        in_flight.add(stream)
         try:
-            await send_with_retries(self.pool, stream, sending, record)
-            if (
-                translation is not None
-                and translation.edge_budget_tokens is not None
-                and stream.end == "budget"
-            ):
+            request = self._upstream_request(translation.body, key, translation.dropped)
+            choice = await send_with_retries(self._pool, stream, request, record)
+            if stream.end == "budget" and isinstance(translation, Translation):
                 stream.begin_continuation()
-                rest = build_continuation(
+                request.body = build_continuation(
                     translation, stream.reasoning_text, stream.outcome.output_tokens
                 )
-                await send_with_retries(
-                    self.pool, stream, self._sending(rest, sending.key, translation.dropped), record
-                )
+                choice = await send_with_retries(self._pool, stream, request, record)
         finally:
-            live.discard(stream)
+            in_flight.discard(stream)
             record.sent_at, record.first_event_at = stream.sent_at, stream.first_event_at
         if stream.end == "failed":
-            raise Failure(529, SHUTTING_DOWN, headers={"retry-after": "2"})
+            raise Failure(529, SHUTTING_DOWN, retry_after_s=2)
+        return choice
+
+    def _upstream_request(
+        self, body: bytes, key: bytes | None, dropped: tuple[str, ...]
+    ) -> UpstreamRequest:
+        request = self._request
+
+        def build_head(choice: Choice) -> bytes:
+            return event_stream_head(
+                request.request_id,
+                self._headers(dropped, choice),
+                chunked=request.takes_chunks,
+                keep_alive=request.outlives_stream,
+            )
+
+        trace_headers = self._record.trace_headers or forward_trace_headers(request.headers)
+        return UpstreamRequest(CHAT_ROUTE, body, key, build_head, trace_headers)
 
     def _new_stream(
         self,
-        telling: str,
+        mode: str,
         options: ResponseOptions | None,
         budget_tokens: int | None,
         *,
         model_json: str = "",
         hide_usage: bool = False,
     ) -> ResponseStream:
-        timeouts = self.pool.settings.timeouts
-        transport = self.call.transport
+        timeouts = self._pool.settings.timeouts
+        client = self._request.client
+        transport = client.transport
         if transport is None:
             raise asyncio.CancelledError
-        is_streamed = telling in ("events", "chat")
+        is_streamed = mode in ("events", "chat")
         return ResponseStream(
-            telling=telling,
+            telling=mode,
             options=options,
             model_json=model_json,
             hide_usage=hide_usage,
             transport=transport if is_streamed else None,
-            descriptor=self.call.connection.descriptor if is_streamed else None,
-            is_chunked=self.call.takes_chunks,
+            descriptor=client.descriptor if is_streamed else None,
+            is_chunked=self._request.takes_chunks,
             budget_tokens=budget_tokens,
-            per_token=self.state.metrics.per_token.buckets(self.served.label),
-            ping_after_s=self.state.config.ping_after_s,
+            per_token=self._state.metrics.per_token.buckets(self._model.label),
+            ping_after_s=self._state.config.ping_after_s,
             first_event_s=timeouts.first_event_s,
             idle_s=timeouts.idle_s,
             total_s=timeouts.total_s,
         )
 
     def _options(self, translation: Translation) -> ResponseOptions:
-        dialect = self.served.policy.dialect
+        policy = self._model.policy
+        dialect = policy.dialect
         return ResponseOptions(
             message_id=message_id(),
-            model=self.record.model or "",
+            model=self._record.model or "",
             reasoning=translation.reasoning,
             display_omitted=translation.display_omitted,
             signature_prefix=dialect.signature,
@@ -208,43 +233,25 @@ class Responder:
             close_block_on_error=dialect.close_block_on_error,
             tool_names=translation.tool_names,
             single_tool_call=translation.single_tool_call,
-            split_think=self.served.policy.split_think,
+            split_think=policy.split_think,
             max_tokens=translation.max_tokens,
-            context_window=self.served.policy.context_window,
+            context_window=policy.context_window,
             discard_output=translation.discard_output,
         )
 
-    def _sending(
-        self, upstream_body: bytes, key: bytes | None, dropped: tuple[str, ...]
-    ) -> UpstreamRequest:
-        self.headers = [("request-id", self.call.request_id), *self.lease.headers().items()]
-        if dropped:
-            self.headers.append(("x-ferrule-dropped", ",".join(dropped)))
-        return UpstreamRequest(
-            CHAT_ROUTE,
-            upstream_body,
-            key,
-            self._head,
-            self.record.trace_headers or forward_trace_headers(self.call.headers),
-        )
+    # The response
 
-    def _head(self, backend: str, affinity: str) -> bytes:
-        self.named = [
-            *self.headers,
-            ("x-ferrule-backend", backend),
-            ("x-ferrule-affinity", affinity),
-        ]
-        return event_stream_head(
-            self.named, chunked=self.call.takes_chunks, keep_alive=self.call.outlives_stream
-        )
+    def _headers(self, dropped: tuple[str, ...], choice: Choice) -> list[tuple[str, str]]:
+        affinity = AFFINITY[choice.branch]
+        return model_headers(self._lease.rate_limits(), dropped, choice.backend.name, affinity)
 
-    def _answer(self, payload: bytes) -> Response:
-        self.record.status = 200
-        return Response(200, payload, self.named)
+    def _whole(self, body: bytes, dropped: tuple[str, ...], choice: Choice) -> Response:
+        self._record.status = 200
+        return Response(200, body, self._request.request_id, self._headers(dropped, choice))
 
 
-# the stream's end → the reason in the metrics
-_REASONS = {
+# how the stream ended → the reason in the metrics
+_END_REASONS = {
     "complete": "complete",
     "broken": "backend_error",
     "untouched": "backend_error",
@@ -254,7 +261,7 @@ _REASONS = {
 
 
 def overload_failure() -> Failure:
-    return Failure(529, "The gateway is overloaded.", headers={"retry-after": "5"})
+    return Failure(529, "The gateway is overloaded.", retry_after_s=5)
 
 
 def end_reason(failure: Failure) -> str:

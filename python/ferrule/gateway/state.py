@@ -1,4 +1,4 @@
-"""What a worker has for its requests, in one place."""
+"""What a worker serves requests with, and what it is doing besides."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from ferrule.backends.pool import BackendPool
 from ferrule.backends.token_counter import TokenCounter
 from ferrule.catalog import Catalog
 from ferrule.config import Config
+from ferrule.dialects import DIALECTS, Dialect
 from ferrule.telemetry.metrics import Metrics
 from ferrule.telemetry.recorder import RequestRecorder
 from ferrule.telemetry.tracing import Tracing
 
 
-class AppState(msgspec.Struct):
-    """What a worker has for its requests. A reload replaces single state; a request keeps those it
-    began with."""
+class AppState(msgspec.Struct, frozen=True):
+    """What requests are served with. Never changed: a reload makes a new one, and a request keeps
+    the one it began with. What backends say of themselves (health, models) lives inside `pools`
+    and `catalog` and goes on changing."""
 
     config: Config
     catalog: Catalog
@@ -28,8 +30,18 @@ class AppState(msgspec.Struct):
     metrics: Metrics
     recorder: RequestRecorder
     tracing: Tracing | None = None
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect of everything that is not about one model."""
+        return DIALECTS[self.config.dialect]
+
+
+class Lifecycle(msgspec.Struct):
+    """The worker's own condition, which holds for every request at once."""
+
     is_draining: bool = False
     rejects_new: bool = False
-    """Draining, and whoever sends requests has had the time to learn of it."""
+    """Draining, for so long that whoever sends requests has had the time to notice."""
     is_overloaded: bool = False
-    """By memory, as the sweep has found it."""
+    """Past its memory mark, as the sweep found it."""

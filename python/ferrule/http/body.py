@@ -13,12 +13,12 @@ from ferrule.http.request import Request
 CONTENT_CODINGS = ("gzip", "deflate")
 
 
-async def read(call: Request, limit_bytes: int) -> bytes:
+async def read(request: Request, limit_bytes: int) -> bytes:
     """The whole body, inflated. Raises Failure 413, 415, 400 or 408."""
-    coding = call.headers.get("content-encoding")
+    coding = request.headers.get("content-encoding")
     if coding is not None:
         coding = _parse_coding(coding.strip().lower())
-    raw = call.take_body() or await _receive(call, limit_bytes)
+    raw = request.take_body() or await _receive(request, limit_bytes)
     if len(raw) > limit_bytes:
         raise _too_large(limit_bytes)
     return raw if coding is None else _inflate(raw, coding, limit_bytes)
@@ -36,23 +36,24 @@ def _parse_coding(coding: str) -> str | None:
     return coding
 
 
-async def _receive(call: Request, limit_bytes: int) -> bytes:
+async def _receive(request: Request, limit_bytes: int) -> bytes:
     """A body that is not there yet: what promises to be too large is refused before it is waited
     for."""
-    promised = call.headers.get("content-length")
+    promised = request.headers.get("content-length")
     if promised is not None and int(promised) > limit_bytes:
         raise _too_large(limit_bytes)
-    if call.headers.get("expect", "").lower() == "100-continue" and call.transport is not None:
-        call.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    call.connection.body_since = call.received_at
+    transport = request.client.transport
+    if request.headers.get("expect", "").lower() == "100-continue" and transport is not None:
+        transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.body_since = request.received_at
     try:
-        return await _collect(call.content, limit_bytes)
+        return await _collect(request.content, limit_bytes)
     except TimeoutError as stalled:
         raise Failure(
-            408, "The request's body did not arrive in time.", headers={"connection": "close"}
+            408, "The request's body did not arrive in time.", closes_connection=True
         ) from stalled
     finally:
-        call.connection.body_since = None
+        request.body_since = None
 
 
 async def _collect(content: StreamReader, limit_bytes: int) -> bytes:
@@ -90,5 +91,5 @@ def _too_large(limit_bytes: int) -> Failure:
     return Failure(
         413,
         f"The request is larger than {limit_bytes // (1 << 20)} MB.",
-        headers={"connection": "close"},
+        closes_connection=True,
     )

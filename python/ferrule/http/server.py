@@ -1,20 +1,15 @@
-"""The client port: connections in, calls out. It holds clients to their deadlines and the process
-to its number of connections."""
+"""The client port: opens it, keeps its connections within their number and their deadlines."""
 
 from __future__ import annotations
 
 import asyncio
 
 import aiohttp.http_parser
-from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
-from aiohttp.web_request import BaseRequest
 
-from ferrule.http.connection import Connection, Deadlines, Serve
+from ferrule.http.connection import Connection, Deadlines, Handler
 
 BACKLOG = 4096
-READ_BUFFER_BYTES = 1 << 20
-HEADER_LIMIT_BYTES = 16 << 10
+CLOSE_S = 0.1
 
 
 class ParserMissing(Exception):
@@ -22,53 +17,30 @@ class ParserMissing(Exception):
     edge."""
 
 
-async def _unused(request: BaseRequest) -> web.StreamResponse:
-    """aiohttp wants a handler; connections of ours call `serve`."""
-    raise NotImplementedError
+class Server:
+    """`handle` answers every request and never fails."""
 
-
-class Server(web.Server):
-    """aiohttp's low-level server with connections of ours. `serve` answers every call and never
-    fails."""
-
-    def __init__(self, serve: Serve, deadlines: Deadlines, max_connections: int) -> None:
+    def __init__(self, handle: Handler, deadlines: Deadlines, max_connections: int) -> None:
         if aiohttp.http_parser.HttpRequestParser is aiohttp.http_parser.HttpRequestParserPy:
             raise ParserMissing(
-                "aiohttp's compiled HTTP parser is missing: reinstall aiohttp from a wheel, or "
-                "unset AIOHTTP_NO_EXTENSIONS"
+                "aiohttp's compiled HTTP parser is missing: reinstall aiohttp from a wheel, "
+                "or unset AIOHTTP_NO_EXTENSIONS"
             )
-        super().__init__(_unused, handler_cancellation=True)
-        self._serve = serve
+        self._handle = handle
         self.deadlines = deadlines
         self.max_connections = max_connections
+        self.connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
 
-    def __call__(self) -> RequestHandler:
-        return Connection(
-            self,
-            self._serve,
-            loop=self._loop,
-            access_log=None,
-            auto_decompress=False,
-            keepalive_timeout=86_400,  # idle connections are the business of the sweep
-            tcp_keepalive=False,
-            max_line_size=HEADER_LIMIT_BYTES,
-            max_field_size=HEADER_LIMIT_BYTES,
-            read_bufsize=READ_BUFFER_BYTES,
-            lingering_time=1.0,
-        )
-
-    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        if len(self._connections) > self.max_connections:
-            transport.abort()
-
     async def listen(self, host: str, port: int, *, shared: bool) -> tuple[str, int]:
-        """Opens the port; `shared`: other workers listen on it too. Returns the address that it
-        really is."""
+        """Opens the port; `shared`: other workers listen on it too. Returns the address in use."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            self, host, port, backlog=BACKLOG, reuse_port=shared
+            lambda: Connection(self._handle, self, loop),
+            host,
+            port,
+            backlog=BACKLOG,
+            reuse_port=shared,
         )
         address = self._server.sockets[0].getsockname()
         return str(address[0]), int(address[1])
@@ -80,9 +52,18 @@ class Server(web.Server):
     async def close(self) -> None:
         """Cuts what is left."""
         self.stop_listening()
-        await self.shutdown(0.1)
+        await asyncio.gather(*(connection.close(CLOSE_S) for connection in self.connections))
 
     def sweep(self, now: float) -> None:
-        for connection in self.connections:
-            if isinstance(connection, Connection):
-                connection.sweep(now, self.deadlines)
+        for connection in list(self.connections):
+            connection.sweep(now, self.deadlines)
+
+    # Called by the connections
+
+    def opened(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        if len(self.connections) > self.max_connections and connection.transport is not None:
+            connection.transport.abort()
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)

@@ -9,6 +9,7 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import msgspec
 
@@ -74,69 +75,76 @@ class Worker:
         limits = configuration.limits
         store = open_store(limits, settings.counts_file, settings.worker_id.worker)
         limiter = Limiter(store, limits.on_store_failure, on_limited=self.metrics.limited.inc)
-        self.state = AppState(
-            config=configuration,
-            catalog=Catalog(configuration, {}),
-            keys=_keys(configuration),
-            limiter=limiter,
-            pools={},
-            token_counter=TokenCounter(),
-            metrics=self.metrics,
-            recorder=RequestRecorder(self.metrics, AccessLog()),
-            tracing=open_tracing(os.environ),
+        self.proxy = Proxy(
+            AppState(
+                config=configuration,
+                catalog=Catalog(configuration, {}),
+                keys=_load_keys(configuration),
+                limiter=limiter,
+                pools={},
+                token_counter=TokenCounter(),
+                metrics=self.metrics,
+                recorder=RequestRecorder(self.metrics, AccessLog()),
+                tracing=open_tracing(os.environ),
+            )
         )
-        self.proxy = Proxy(self.state)
-        edge = configuration.edge
-        self.app = Server(self.proxy.serve, _deadlines(configuration), edge.max_connections)
+        deadlines = _deadlines(configuration)
+        self.server = Server(self.proxy.handle, deadlines, configuration.edge.max_connections)
         self._pool_context = PoolContext(settings.worker_id, self.metrics, Poller())
-        self._watched = self._stamps()
+        self._stamps = self._stamp_files()
         self._tasks: set[asyncio.Task[None]] = set()
         self._config_view = _loaded_now()
         self.ended = asyncio.Event()
         self._force_exit = False
 
-    # Life
+    @property
+    def state(self) -> AppState:
+        """What new requests are served with."""
+        return self.proxy.state
+
+    # Start and end
 
     async def start(self) -> tuple[str, int]:
         """Opens the client port and returns its address."""
         raise_file_limit()
         tune_malloc()
+        loop = asyncio.get_running_loop()
         poller = self._pool_context.poller
-        asyncio.get_running_loop().add_reader(poller.fileno(), poller.run)
-        for name, settings in self.state.config.pools.items():
-            self._add_pool(name, settings)
+        loop.add_reader(poller.fileno(), poller.run)
+        self._set_state(pools=self._update_pools(self.state.config))
         listen = self.state.config.listen
-        address = await self.app.listen(
+        address = await self.server.listen(
             listen.host,
             self.settings.port or listen.port,
             shared=self.settings.worker_id.workers > 1,
         )
-        self._tasks.add(asyncio.get_running_loop().create_task(self._sweep()))
+        self._tasks.add(loop.create_task(self._sweep()))
         tune_gc()
         return address
 
     def end(self) -> None:
-        """Asks for the end: at first in good order, from the second time on at once."""
+        """The first call drains, the second exits at once."""
         self._force_exit = self.ended.is_set()
         self.ended.set()
 
     async def drain(self) -> None:
-        """Answers what still comes for a moment, then turns it away; lets streams run to their end
-        within the grace period, then ends them with an error event."""
-        self.state.is_draining = True
+        """Answers new requests for a moment, then rejects them; streams run on for the grace
+        period, then end with an error event."""
+        lifecycle = self.proxy.lifecycle
+        lifecycle.is_draining = True
         began = monotonic()
         grace_s = self.state.config.drain_grace_s
         log.info(
             "draining for at most %g s, a second signal ends it now; %s running",
             grace_s,
-            _streams(len(self.proxy.live)),
+            _count_streams(len(self.proxy.streams)),
         )
         while self._is_busy() or monotonic() - began < QUIET_BEFORE_EXIT_S:
-            self.state.rejects_new = monotonic() - began >= QUIET_BEFORE_EXIT_S
+            lifecycle.rejects_new = monotonic() - began >= QUIET_BEFORE_EXIT_S
             if self._force_exit or monotonic() - began > grace_s:
-                reason = "a second signal came" if self._force_exit else "the grace period is over"
-                log.warning("%s; %s cut", reason, _streams(len(self.proxy.live)))
-                self.proxy.end_all()
+                reason = "second signal" if self._force_exit else "the grace period is over"
+                log.warning("%s; %s cut", reason, _count_streams(len(self.proxy.streams)))
+                self.proxy.end_streams()
                 await asyncio.sleep(0.2)
                 break
             await asyncio.sleep(0.05)
@@ -144,80 +152,84 @@ class Worker:
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await self.app.close()
+        await self.server.close()
         asyncio.get_running_loop().remove_reader(self._pool_context.poller.fileno())
-        await asyncio.gather(*(pool.stop() for pool in self.state.pools.values()))
-        await self.state.limiter.close()
-        self.state.token_counter.close()
-        self.state.recorder.post()
-        if self.state.tracing is not None:
-            await self.state.tracing.close()
+        state = self.state
+        await asyncio.gather(*(pool.stop() for pool in state.pools.values()))
+        await state.limiter.close()
+        state.token_counter.close()
+        state.recorder.post()
+        if state.tracing is not None:
+            await state.tracing.close()
 
     def _is_busy(self) -> bool:
-        return bool(self.proxy.live) or self.proxy.running > 0
+        return bool(self.proxy.streams) or self.proxy.running > 0
 
-    # Reload
+    # Reload (SIGHUP, or a watched file that changed)
 
     def reload(self) -> None:
-        """Reads config and keys again. What is wrong is logged and the old stays; what runs is not
-        touched."""
-        self._watched = self._stamps()
+        """Reads config and keys again. If anything is wrong it is logged and the old state stays.
+        Requests being answered keep the state they began with."""
+        self._stamps = self._stamp_files()
         try:
             new = self.settings.read()
-            keys = _keys(new)
-        except ConfigError as wrong:
-            self._config_view = msgspec.structs.replace(
-                self._config_view, ok=False, error=str(wrong)
-            )
-            if self._logs_reload:
-                log.error(
-                    "the new configuration is refused and the one of %s kept:\n%s",
-                    self._config_view.loaded_at,
-                    wrong,
-                )
+            keys = _load_keys(new)
+        except ConfigError as error:
+            self._refuse_reload(error)
             return
         old = self.state.config
         for setting in ("listen", "admin", "workers", "limits"):
             if self._logs_reload and getattr(new, setting) != getattr(old, setting):
-                log.warning("%s changed; that takes a restart", setting)
-        self.state.config, self.state.keys = new, keys
-        self.app.deadlines, self.app.max_connections = _deadlines(new), new.edge.max_connections
-        self._change_pools(new)
-        discovered_by_pool = {name: pool.discovered for name, pool in self.state.pools.items()}
-        self.state.catalog = Catalog(new, discovered_by_pool)
+                log.warning("%s changed; restart to apply it", setting)
+        self.server.deadlines = _deadlines(new)
+        self.server.max_connections = new.edge.max_connections
+        pools = self._update_pools(new)
+        discovered_by_pool = {name: pool.discovered for name, pool in pools.items()}
+        catalog = Catalog(new, discovered_by_pool)
+        self._set_state(config=new, keys=keys, pools=pools, catalog=catalog)
         self._config_view = _loaded_now()
         if self._logs_reload:
-            log.info("configuration and keys are read again")
+            log.info("configuration and keys reloaded")
+
+    def _refuse_reload(self, error: ConfigError) -> None:
+        self._config_view = msgspec.structs.replace(self._config_view, ok=False, error=str(error))
+        if self._logs_reload:
+            loaded_at = self._config_view.loaded_at
+            log.error("configuration refused; the one of %s stays:\n%s", loaded_at, error)
 
     @property
     def _logs_reload(self) -> bool:
-        """Every worker reads the same files, so one of them says what came of it."""
+        """Every worker reads the same files; one of them logs the result."""
         return self.settings.worker_id.worker == 0
 
-    def _change_pools(self, new: Config) -> None:
-        pools = self.state.pools
-        for name in [name for name in pools if name not in new.pools]:
-            self._spawn_stop(pools.pop(name))
+    def _set_state(self, **changes: Any) -> None:
+        self.proxy.state = msgspec.structs.replace(self.state, **changes)
+
+    def _update_pools(self, new: Config) -> dict[str, BackendPool]:
+        """The pools of a configuration: those whose names stay are changed, not replaced."""
+        old = self.state.pools
+        for name in old.keys() - new.pools.keys():
+            self._spawn_stop(old[name])
+        pools: dict[str, BackendPool] = {}
         for name, settings in new.pools.items():
-            if name in pools:
-                pools[name].change(settings)
+            pool = old.get(name)
+            if pool is not None:
+                pool.change(settings)
             else:
-                self._add_pool(name, settings)
+                pool = BackendPool(name, settings, self._pool_context, self._learn)
+                pool.start()
+            pools[name] = pool
+        return pools
 
     def _spawn_stop(self, pool: BackendPool) -> None:
         task = asyncio.get_running_loop().create_task(pool.stop())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _add_pool(self, name: str, settings: config.PoolConfig) -> None:
-        pool = BackendPool(name, settings, self._pool_context, self._learn)
-        self.state.pools[name] = pool
-        pool.start()
-
     def _learn(self, pool: str, discovered: DiscoveredModels) -> None:
         self.state.catalog.learn(pool, discovered)
 
-    def _stamps(self) -> list[tuple[int, int, int] | None]:
+    def _stamp_files(self) -> list[tuple[int, int, int] | None]:
         """Changes when a watched file does, also behind a symlink, as ConfigMaps change."""
         files = [self.settings.config_file, self.state.config.auth.keys_file]
         return [_file_stamp(Path(file)) for file in files if file]
@@ -239,37 +251,38 @@ class Worker:
 
     def _sweep_once(self, now: float) -> None:
         self.proxy.sweep(now)
-        self.app.sweep(now)
+        self.server.sweep(now)
         for pool in self.state.pools.values():
             pool.sweep(now)
-        self.state.is_overloaded = self._is_overloaded()
-        if self._stamps() != self._watched:
+        self.proxy.lifecycle.is_overloaded = self._is_overloaded()
+        if self._stamp_files() != self._stamps:
             self.reload()
 
     def _is_overloaded(self) -> bool:
         edge = self.state.config.edge
-        return edge.max_memory_mb is not None and resident_bytes() > edge.max_memory_mb << 20
+        return edge.max_memory_mb is not None and _resident_bytes() > edge.max_memory_mb << 20
 
-    # What others see
+    # For the admin port
 
     def snapshot(self) -> Snapshot:
         now = monotonic()
+        pools = self.state.pools.values()
         self.state.recorder.post()
-        for pool in self.state.pools.values():
-            pool.show(now)
+        for pool in pools:
+            pool.update_gauges(now)
         is_ready, reason = self._readiness(now)
         return Snapshot(
-            worker=WorkerView(os.getpid(), len(self.proxy.live)),
-            pools=[pool.view(now) for pool in self.state.pools.values()],
+            worker=WorkerView(os.getpid(), len(self.proxy.streams)),
+            pools=[pool.view(now) for pool in pools],
             families=self.metrics.families(),
             is_ready=is_ready,
-            is_draining=self.state.is_draining,
+            is_draining=self.proxy.lifecycle.is_draining,
             reason=reason,
             config=self._config_view,
         )
 
     def _readiness(self, now: float) -> tuple[bool, str | None]:
-        if self.state.is_draining:
+        if self.proxy.lifecycle.is_draining:
             return False, "draining"
         stale = [name for name, pool in self.state.pools.items() if not pool.is_fresh]
         if stale:
@@ -279,7 +292,7 @@ class Worker:
         return True, None
 
 
-def _keys(configuration: Config) -> KeyRing:
+def _load_keys(configuration: Config) -> KeyRing:
     file = configuration.auth.keys_file
     return KeyRing.load(file) if file else KeyRing.open()
 
@@ -288,7 +301,7 @@ def _loaded_now() -> ConfigView:
     return ConfigView(True, None, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
-def _streams(count: int) -> str:
+def _count_streams(count: int) -> str:
     return "1 stream is" if count == 1 else f"{count} streams are"
 
 
@@ -305,6 +318,6 @@ def _file_stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
-def resident_bytes() -> int:
+def _resident_bytes() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * PAGE_BYTES

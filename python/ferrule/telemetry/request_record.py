@@ -65,6 +65,13 @@ class RequestRecord:
         self.has_outcome = True
         self.has_usage = outcome.has_usage
 
+    def set_usage(self, input_tokens: int, cache_read_tokens: int, output_tokens: int) -> None:
+        """As the backend reported it in a whole response."""
+        self.input_tokens = input_tokens
+        self.cache_read_tokens = cache_read_tokens
+        self.output_tokens = output_tokens
+        self.has_outcome = self.has_usage = True
+
     def tokens(self, estimated_input: int) -> int:
         """Input plus output, as a key's limit counts them. What was cut short had no usage: its
         input is the estimate, its output what came."""
