@@ -6,7 +6,7 @@ cd "$(dirname "$0")"
 seconds=${1:?seconds per target}
 shift
 targets=("$@")
-[ $# -gt 0 ] || targets=(http1 stream scanner_vs_serde reply exchange)
+[ $# -gt 0 ] || targets=(http1 stream scanner_vs_serde reply response_reader)
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"

@@ -2,7 +2,7 @@
 # Fills the corpora from the golden transcripts. Files are named by their content's digest, as libFuzzer names its own.
 set -euo pipefail
 cd "$(dirname "$0")"
-mkdir -p corpus/{http1,stream,scanner_vs_serde,reply,exchange}
+mkdir -p corpus/{http1,stream,scanner_vs_serde,reply,response_reader}
 
 put() { # TARGET PREFIX: the prefix, then standard input, into the corpus
     { printf '%b' "$2"; cat; } >corpus/new
@@ -16,12 +16,12 @@ response() { # FILE as one chunk
 }
 
 for stream in ../../tests/transcripts/*/upstream.sse; do
-    # The first bytes are the knobs and the size of the pieces.
+    # The first bytes are the knobs and the size of the deltas.
     put stream '\x00\x07' <"$stream"
     put stream '\x10\x01' <"$stream"
     response "$stream" | put http1 '\x05'
-    response "$stream" | put exchange '\x00\x05'
-    response "$stream" | put exchange '\x01\x05'
+    response "$stream" | put response_reader '\x00\x05'
+    response "$stream" | put response_reader '\x01\x05'
     sed -n 's/^data: {/{/p' "$stream" | while IFS= read -r data; do
         printf '%s' "$data" | put scanner_vs_serde ''
         # A whole reply is nearly a chunk.

@@ -3,14 +3,14 @@
 #![warn(unsafe_code)]
 
 mod clock;
-mod exchange;
+mod connection;
+mod effects;
 mod histogram;
+mod io;
 mod options;
-mod outlet;
-mod pump;
-mod relay;
+mod poller;
 mod state;
-mod todo;
+mod stream;
 mod tokenizer;
 mod translator;
 
@@ -19,7 +19,10 @@ use pyo3::prelude::*;
 /// The indices of `backends` (name, weight), in the order in which `key` prefers them.
 #[pyfunction]
 fn rank(key: &[u8], backends: Vec<(String, f64)>) -> Vec<usize> {
-    ferrule_core::affinity::rank(key, backends.iter().map(|(name, weight)| (name.as_str(), *weight)))
+    ferrule_core::affinity::rank(
+        key,
+        backends.iter().map(|(name, weight)| (name.as_str(), *weight)),
+    )
 }
 
 #[pymodule]
@@ -28,12 +31,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(translator::fold, module)?)?;
     module.add_function(wrap_pyfunction!(translator::translate_reply, module)?)?;
     module.add_function(wrap_pyfunction!(translator::backend_error, module)?)?;
-    module.add_class::<exchange::Exchange>()?;
+    module.add_class::<stream::ResponseStream>()?;
     module.add_class::<histogram::Histogram>()?;
     module.add_class::<options::Outcome>()?;
-    module.add_class::<options::ReplyOptions>()?;
-    module.add_class::<pump::Pump>()?;
-    module.add_class::<relay::Relay>()?;
+    module.add_class::<options::ResponseOptions>()?;
+    module.add_class::<poller::Poller>()?;
+    module.add_class::<connection::UpstreamConnection>()?;
     module.add_class::<tokenizer::Tokenizer>()?;
     module.add_class::<translator::Translator>()?;
     Ok(())

@@ -6,10 +6,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 #[pyclass(frozen, module = "ferrule._core")]
-pub struct ReplyOptions(pub Options);
+pub struct ResponseOptions(pub Options);
 
 #[pymethods]
-impl ReplyOptions {
+impl ResponseOptions {
     #[new]
     #[pyo3(signature = (*, message_id, model, reasoning="thinking", display_omitted=false, signature_prefix="ferrule1.", stop_reasons=None,
         report_stop_sequence=true, close_block_on_error=true, tool_names=Vec::new(), single_tool_call=false, split_think=false,
@@ -31,9 +31,13 @@ impl ReplyOptions {
         context_window: Option<u64>,
         discard_output: bool,
     ) -> PyResult<Self> {
-        let reasoning = Reasoning::parse(reasoning)
-            .ok_or_else(|| PyValueError::new_err(format!("reasoning: {reasoning:?} is none of thinking, text, drop")))?;
-        let stop_reasons = stop_reasons.map(|names| names.iter().filter_map(|name| StopReason::parse(name)).collect());
+        let reasoning = Reasoning::parse(reasoning).ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "reasoning: {reasoning:?} is none of thinking, text, drop"
+            ))
+        })?;
+        let stop_reasons = stop_reasons
+            .map(|names| names.iter().filter_map(|name| StopReason::parse(name)).collect());
         Ok(Self(Options {
             reasoning,
             display_omitted,

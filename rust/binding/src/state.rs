@@ -1,22 +1,23 @@
-//! What an exchange knows, and what becomes of what arrives: bytes for the client, an end, and things to do once the lock is gone.
+//! What an stream knows, and what becomes of what arrives: bytes for the client, an end, and things
+//! to do once the lock is gone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use ferrule_core::chat::{Passage, PassageOptions};
-use ferrule_core::exchange::{End, Exchange as Http, Rest, Step, Telling};
+use ferrule_core::chat_passthrough::{ChatOptions, ChatPassthrough};
 use ferrule_core::histogram::Histogram as Buckets;
 use ferrule_core::message::{Options, PING};
 use ferrule_core::outcome::{ErrorKind, Fault};
+use ferrule_core::response_reader::{ConnectionFate, End, Progress, ResponseMode, ResponseReader};
 use ferrule_core::translator::Translator;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::clock::now_s;
-use crate::options::ReplyOptions;
-use crate::outlet::Outlet;
-use crate::todo::{Source, Todo};
+use crate::effects::{Effects, UpstreamHandle};
+use crate::io::SocketWriter;
+use crate::options::ResponseOptions;
 
 /// Room for a chunk's size in front of the payload: 8 hex digits and CRLF.
 pub const CHUNK_HEAD_BYTES: usize = 10;
@@ -24,7 +25,7 @@ const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 const COMMENT: &[u8] = b": ping\n\n";
 
 /// What happened on the backend's connection.
-pub enum Arrival<'a> {
+pub enum ReadEvent<'a> {
     Bytes(&'a [u8]),
     Eof,
     /// Reset, or lost in another way.
@@ -32,7 +33,7 @@ pub enum Arrival<'a> {
 }
 
 /// Seconds; `started_s` and later are points of the monotonic clock, 0 before they come.
-pub struct Times {
+pub struct Timing {
     pub first_event_s: f64,
     pub idle_s: f64,
     pub total_s: f64,
@@ -41,19 +42,19 @@ pub struct Times {
     pub sent_at: f64,
     pub first_event_at: f64,
     pub progress_at: f64,
-    pub piece_at: f64,
-    pub told_at: f64,
+    pub delta_at: f64,
+    pub written_at: f64,
 }
 
 pub struct State {
-    pub telling: Telling,
-    pub recipe: Recipe,
+    pub mode: ResponseMode,
+    pub spec: ResponseSpec,
     /// Nothing was told to it yet: the first attempt needs no other.
     pub is_fresh: bool,
-    /// Every further answer goes on with the telling instead of beginning anew.
-    pub goes_on: bool,
-    pub http: Http,
-    pub client: Option<Outlet>,
+    /// Every further answer goes on with the mode instead of beginning anew.
+    pub is_continuation: bool,
+    pub reader: ResponseReader,
+    pub client: Option<SocketWriter>,
     pub is_chunked: bool,
     pub head: Vec<u8>,
     pub is_committed: bool,
@@ -61,110 +62,135 @@ pub struct State {
     pub end: Option<&'static str>,
     pub waiter: Option<Py<PyAny>>,
     pub on_first_event: Option<Py<PyAny>>,
-    pub source: Option<Source>,
+    pub upstream: Option<UpstreamHandle>,
     pub per_token: Option<Arc<Buckets>>,
-    pub times: Times,
+    pub times: Timing,
 }
 
-/// How to begin a telling: once, and again for each attempt at another backend.
-pub struct Recipe {
-    pub telling: String,
-    pub options: Option<Py<ReplyOptions>>,
+/// How to begin a mode: once, and again for each attempt at another backend.
+pub struct ResponseSpec {
+    pub mode: String,
+    pub options: Option<Py<ResponseOptions>>,
     pub budget_tokens: Option<u64>,
-    pub passage: PassageOptions,
+    pub chat: ChatOptions,
 }
 
-impl Recipe {
-    pub fn make(&self) -> PyResult<Telling> {
-        let options = self.options.as_ref().map(|options| Options { budget_tokens: self.budget_tokens, ..options.get().0.clone() });
-        match (self.telling.as_str(), options) {
-            ("events", Some(options)) => Ok(Telling::Events(Box::new(Translator::new(options)))),
-            ("folded", Some(options)) => Ok(Telling::Folded(Box::new(Translator::new(options)), Box::default())),
-            ("chat", _) => Ok(Telling::Chat(Box::new(Passage::new(self.passage.clone())))),
-            ("whole", _) => Ok(Telling::Whole),
-            _ => Err(PyValueError::new_err("telling: expected events or folded (with options), chat or whole")),
+impl ResponseSpec {
+    pub fn make(&self) -> PyResult<ResponseMode> {
+        let options = self.options.as_ref().map(|options| Options {
+            budget_tokens: self.budget_tokens,
+            ..options.get().0.clone()
+        });
+        match (self.mode.as_str(), options) {
+            ("events", Some(options)) => {
+                Ok(ResponseMode::Events(Box::new(Translator::new(options))))
+            }
+            ("folded", Some(options)) => {
+                Ok(ResponseMode::Aggregated(Box::new(Translator::new(options)), Box::default()))
+            }
+            ("chat", _) => {
+                Ok(ResponseMode::Chat(Box::new(ChatPassthrough::new(self.chat.clone()))))
+            }
+            ("whole", _) => Ok(ResponseMode::Buffered),
+            _ => Err(PyValueError::new_err(
+                "mode: expected events or folded (with options), chat or whole",
+            )),
         }
     }
 }
 
 impl State {
-    /// Feeds what arrived and sends what the client gets for it. `Some(rest)`: the exchange is over.
-    pub fn advance(&mut self, py: Python<'_>, arrival: &Arrival<'_>, out: &mut Vec<u8>) -> PyResult<(Todo, Option<Rest>)> {
+    /// Feeds what arrived and sends what the client gets for it. `Some(rest)`: the stream is over.
+    pub fn advance(
+        &mut self,
+        py: Python<'_>,
+        event: &ReadEvent<'_>,
+        out: &mut Vec<u8>,
+    ) -> PyResult<(Effects, Option<ConnectionFate>)> {
         if self.end.is_some() {
-            return Ok((Todo::default(), Some(Rest::Close)));
+            return Ok((Effects::default(), Some(ConnectionFate::Close)));
         }
-        let step = self.step(arrival, out);
+        let step = self.step(event, out);
         let now = now_s();
-        self.note(now, step.pieces, out.len() > CHUNK_HEAD_BYTES);
-        let has_started = self.telling.has_started();
+        self.note(now, step.deltas, out.len() > CHUNK_HEAD_BYTES);
+        let has_started = self.mode.has_started();
         // Whatever else came with it: the answer is asked for anew, from what was thought so far.
-        let is_spent = self.telling.is_budget_spent();
+        let is_spent = self.mode.is_budget_spent();
         if step.end == Some(End::Broken) && has_started && !is_spent {
-            self.telling.fail(self.broken(), out);
+            self.mode.fail(self.broken(), out);
         }
-        let is_told = !is_spent && (step.end == Some(End::Complete) || (step.end == Some(End::Broken) && has_started));
-        let mut todo = Todo { rest: self.tell(py, out, is_told, now)?, ..Todo::default() };
+        let is_written = !is_spent
+            && (step.end == Some(End::Complete) || (step.end == Some(End::Broken) && has_started));
+        let mut effects =
+            Effects { rest: self.write(py, out, is_written, now)?, ..Effects::default() };
         if has_started {
-            todo.first_event = self.on_first_event.take();
+            effects.first_event = self.on_first_event.take();
         }
         let end = if is_spent { Some("budget") } else { step.end.map(name) };
         if end.is_none() {
-            return Ok((todo, None));
+            return Ok((effects, None));
         }
         self.end = end;
-        self.source = None;
-        todo.waiter = self.waiter.take();
+        self.upstream = None;
+        effects.waiter = self.waiter.take();
         // Close, where the backend is still at it.
-        Ok((todo, Some(self.http.take_rest())))
+        Ok((effects, Some(self.reader.take_fate())))
     }
 
     /// A panic breaks this stream and no other.
-    fn step(&mut self, arrival: &Arrival<'_>, out: &mut Vec<u8>) -> Step {
-        let (http, telling) = (&mut self.http, &mut self.telling);
-        let fed = catch_unwind(AssertUnwindSafe(|| match arrival {
-            Arrival::Bytes(bytes) => http.feed(telling, bytes, out),
-            Arrival::Eof => http.eof(telling, out),
-            Arrival::Lost => http.lost(),
+    fn step(&mut self, event: &ReadEvent<'_>, out: &mut Vec<u8>) -> Progress {
+        let (reader, mode) = (&mut self.reader, &mut self.mode);
+        let fed = catch_unwind(AssertUnwindSafe(|| match event {
+            ReadEvent::Bytes(bytes) => reader.feed(mode, bytes, out),
+            ReadEvent::Eof => reader.eof(mode, out),
+            ReadEvent::Lost => reader.lost(),
         }));
         fed.unwrap_or_else(|_| {
             out.truncate(CHUNK_HEAD_BYTES);
-            Step { pieces: 0, end: Some(End::Broken) }
+            Progress { deltas: 0, end: Some(End::Broken) }
         })
     }
 
     pub fn broken(&self) -> Fault {
-        let message = self.http.fault().unwrap_or("the reply could not be read");
+        let message = self.reader.fault().unwrap_or("the reply could not be read");
         Fault { kind: ErrorKind::Api, message: message.to_owned() }
     }
 
-    fn note(&mut self, now: f64, pieces: u64, has_output: bool) {
+    fn note(&mut self, now: f64, deltas: u64, has_output: bool) {
         let times = &mut self.times;
-        if pieces > 0 {
-            if times.piece_at > 0.0
+        if deltas > 0 {
+            if times.delta_at > 0.0
                 && let Some(buckets) = &self.per_token
             {
-                buckets.observe((now - times.piece_at) / pieces as f64, pieces);
+                buckets.observe((now - times.delta_at) / deltas as f64, deltas);
             }
-            times.piece_at = now;
+            times.delta_at = now;
             times.progress_at = now;
         }
         if has_output {
             times.progress_at = now;
         }
-        if times.first_event_at == 0.0 && self.telling.has_started() {
+        if times.first_event_at == 0.0 && self.mode.has_started() {
             times.first_event_at = now;
         }
     }
 
-    /// Sends `out` (whose first `CHUNK_HEAD_BYTES` are room for the chunk's head) to the client, the answer's head before it if need be.
-    fn tell(&mut self, py: Python<'_>, out: &mut Vec<u8>, is_last: bool, now: f64) -> PyResult<Option<(Py<PyAny>, Py<PyBytes>)>> {
+    /// Sends `out` (whose first `CHUNK_HEAD_BYTES` are room for the chunk's head) to the client,
+    /// the answer's head before it if need be.
+    fn write(
+        &mut self,
+        py: Python<'_>,
+        out: &mut Vec<u8>,
+        is_last: bool,
+        now: f64,
+    ) -> PyResult<Option<(Py<PyAny>, Py<PyBytes>)>> {
         let length = out.len() - CHUNK_HEAD_BYTES;
         let Some(client) = &mut self.client else { return Ok(None) };
         if self.is_closed || (length == 0 && !is_last) {
             return Ok(None);
         }
         self.is_closed = is_last;
-        self.times.told_at = now;
+        self.times.written_at = now;
         let mut from = CHUNK_HEAD_BYTES;
         if self.is_chunked {
             if length > 0 {
@@ -186,42 +212,66 @@ impl State {
         Ok(rest.map(|bytes| (client.transport(py), bytes)))
     }
 
-    /// Tells the error and ends; what the client has not begun to get is left to an answer with a status.
-    pub fn end_with(&mut self, py: Python<'_>, fault: Fault, end: &'static str) -> PyResult<Todo> {
+    /// Tells the error and ends; what the client has not begun to get is left to an answer with a
+    /// status.
+    pub fn end_with(
+        &mut self,
+        py: Python<'_>,
+        fault: Fault,
+        end: &'static str,
+    ) -> PyResult<Effects> {
         let mut out = vec![0; CHUNK_HEAD_BYTES];
-        if self.telling.has_started() {
-            self.telling.fail(fault, &mut out);
+        if self.mode.has_started() {
+            self.mode.fail(fault, &mut out);
         } else if self.is_committed {
-            self.telling.write_error(&fault, &mut out);
+            self.mode.write_error(&fault, &mut out);
         }
-        let is_told = self.is_committed || self.telling.has_started();
-        let rest = if is_told { self.tell(py, &mut out, true, now_s())? } else { None };
+        let is_written = self.is_committed || self.mode.has_started();
+        let rest = if is_written { self.write(py, &mut out, true, now_s())? } else { None };
         self.end = Some(end);
-        Ok(Todo { rest, waiter: self.waiter.take(), abort: self.source.take(), first_event: None })
+        Ok(Effects {
+            rest,
+            waiter: self.waiter.take(),
+            abort: self.upstream.take(),
+            first_event: None,
+        })
     }
 
     /// What the time is up for, if for anything: the end and the text of its error.
-    pub fn overdue(&self, now: f64, is_client_paused: bool) -> Option<(&'static str, &'static str)> {
+    pub fn overdue(
+        &self,
+        now: f64,
+        is_client_paused: bool,
+    ) -> Option<(&'static str, &'static str)> {
         let times = &self.times;
         if now - times.began_at > times.total_s {
             return Some(("overtime", "The answer took too long."));
         }
-        if matches!(self.telling, Telling::Whole) || self.source.is_none() || is_client_paused {
+        if matches!(self.mode, ResponseMode::Buffered)
+            || self.upstream.is_none()
+            || is_client_paused
+        {
             return None;
         }
         if times.first_event_at == 0.0 {
-            return (now - times.sent_at > times.first_event_s).then_some(("timeout", "The backend did not answer in time."));
+            return (now - times.sent_at > times.first_event_s)
+                .then_some(("timeout", "The backend did not answer in time."));
         }
-        (now - times.progress_at > times.idle_s).then_some(("timeout", "The backend stopped answering."))
+        (now - times.progress_at > times.idle_s)
+            .then_some(("timeout", "The backend stopped answering."))
     }
 
-    pub fn ping(&mut self, py: Python<'_>, now: f64) -> PyResult<Todo> {
-        if self.client.is_none() || now - self.times.told_at < self.times.ping_after_s {
-            return Ok(Todo::default());
+    pub fn ping(&mut self, py: Python<'_>, now: f64) -> PyResult<Effects> {
+        if self.client.is_none() || now - self.times.written_at < self.times.ping_after_s {
+            return Ok(Effects::default());
         }
         let mut out = vec![0; CHUNK_HEAD_BYTES];
-        out.extend_from_slice(if matches!(self.telling, Telling::Chat(_)) { COMMENT } else { PING });
-        Ok(Todo { rest: self.tell(py, &mut out, false, now)?, ..Todo::default() })
+        out.extend_from_slice(if matches!(self.mode, ResponseMode::Chat(_)) {
+            COMMENT
+        } else {
+            PING
+        });
+        Ok(Effects { rest: self.write(py, &mut out, false, now)?, ..Effects::default() })
     }
 }
 
@@ -230,7 +280,7 @@ fn name(end: End) -> &'static str {
         End::Complete => "complete",
         End::Collected => "collected",
         End::Broken => "broken",
-        End::Untouched => "untouched",
+        End::NoResponse => "untouched",
     }
 }
 

@@ -10,7 +10,9 @@ pub struct Tokenizer(ferrule_core::tokens::Tokenizer);
 impl Tokenizer {
     #[new]
     fn new(name: &str) -> PyResult<Self> {
-        ferrule_core::tokens::Tokenizer::load(name).map(Self).map_err(|error| PyValueError::new_err(error.to_string()))
+        ferrule_core::tokens::Tokenizer::load(name)
+            .map(Self)
+            .map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
     fn count(&self, py: Python<'_>, texts: Vec<String>) -> usize {

@@ -1,11 +1,11 @@
-//! The Messages machine without I/O, for tests, tools and whole replies.
+//! The Messages stream without I/O, for tests, tools and whole replies.
 
 use ferrule_core::translator::Translator as Core;
 use ferrule_core::{failure, reply, translator};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::options::{Outcome, ReplyOptions};
+use crate::options::{Outcome, ResponseOptions};
 
 #[pyclass(module = "ferrule._core")]
 pub struct Translator(Core);
@@ -13,7 +13,7 @@ pub struct Translator(Core);
 #[pymethods]
 impl Translator {
     #[new]
-    fn new(options: &ReplyOptions) -> Self {
+    fn new(options: &ResponseOptions) -> Self {
         Self(Core::new(options.0.clone()))
     }
 
@@ -31,18 +31,26 @@ impl Translator {
 
     #[getter]
     fn outcome(&self) -> Outcome {
-        self.0.machine().outcome().into()
+        self.0.stream().outcome().into()
     }
 }
 
 #[pyfunction]
-pub fn fold<'py>(py: Python<'py>, options: &ReplyOptions, body: &[u8]) -> (Bound<'py, PyBytes>, Outcome) {
+pub fn fold<'py>(
+    py: Python<'py>,
+    options: &ResponseOptions,
+    body: &[u8],
+) -> (Bound<'py, PyBytes>, Outcome) {
     let (message, outcome) = translator::fold(options.0.clone(), body);
     (PyBytes::new(py, &message), outcome.into())
 }
 
 #[pyfunction]
-pub fn translate_reply<'py>(py: Python<'py>, options: &ReplyOptions, body: &[u8]) -> (Bound<'py, PyBytes>, Outcome) {
+pub fn translate_reply<'py>(
+    py: Python<'py>,
+    options: &ResponseOptions,
+    body: &[u8],
+) -> (Bound<'py, PyBytes>, Outcome) {
     let (message, outcome) = reply::translate(options.0.clone(), body);
     (PyBytes::new(py, &message), outcome.into())
 }

@@ -1,14 +1,17 @@
-//! Arguments of a tool call: where the one JSON object begins and ends, whatever pieces a backend sends.
+//! Arguments of a tool call: where the one JSON object begins and ends, whatever deltas a backend
+//! sends.
 //!
-//! The pieces told concatenate to one JSON object (or, cut by the token limit, to the beginning of one).
+//! The deltas told concatenate to one JSON object (or, cut by the token limit, to the beginning of
+//! one).
 
 use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use crate::text::{Seam, Unit, decode, escape_into, skip_blank, unit};
+use crate::text::{SurrogateJoiner, Unit, decode, escape_into, skip_blank, unit};
 
-/// Finds where the one JSON object of a call begins and ends, piece by piece, in escaped text.
+/// Finds where the one JSON object of a call begins and ends, fragment by fragment, in escaped
+/// text.
 #[derive(Debug, Default)]
 pub struct ArgumentScan {
     state: State,
@@ -33,29 +36,30 @@ enum State {
 }
 
 impl ArgumentScan {
-    /// Takes the next piece; the part of it that is to be told.
-    pub fn feed<'a>(&mut self, piece: &'a str) -> &'a str {
+    /// Takes the next fragment; the part of it that is to be told.
+    pub fn feed<'a>(&mut self, fragment: &'a str) -> &'a str {
         let mut start = 0;
         loop {
             match self.state {
                 State::Done => return "",
                 State::Foreign => {
-                    self.foreign.push_str(&piece[start..]);
+                    self.foreign.push_str(&fragment[start..]);
                     return "";
                 }
-                State::Inside => return &piece[..self.walk(piece, 0)],
+                State::Inside => return &fragment[..self.walk(fragment, 0)],
                 State::Before => {
-                    start += skip_blank(&piece[start..]);
-                    if start == piece.len() {
+                    start += skip_blank(&fragment[start..]);
+                    if start == fragment.len() {
                         return "";
                     }
-                    if piece.as_bytes()[start] != b'{' {
-                        self.state = if self.has_placeholder { State::Done } else { State::Foreign };
+                    if fragment.as_bytes()[start] != b'{' {
+                        self.state =
+                            if self.has_placeholder { State::Done } else { State::Foreign };
                         continue;
                     }
                     self.state = State::Inside;
                     self.is_empty = true;
-                    let end = self.walk(piece, start);
+                    let end = self.walk(fragment, start);
                     if self.state == State::Done && self.is_empty {
                         self.has_placeholder = true;
                         self.state = State::Before;
@@ -63,16 +67,16 @@ impl ArgumentScan {
                         continue;
                     }
                     self.has_placeholder = false;
-                    return &piece[start..end];
+                    return &fragment[start..end];
                 }
             }
         }
     }
 
-    /// Follows the object from `at`; where it ends, or the end of the piece.
-    fn walk(&mut self, piece: &str, mut at: usize) -> usize {
-        while at < piece.len() {
-            let (decoded, length) = unit(piece, at);
+    /// Follows the object from `at`; where it ends, or the end of the fragment.
+    fn walk(&mut self, fragment: &str, mut at: usize) -> usize {
+        while at < fragment.len() {
+            let (decoded, length) = unit(fragment, at);
             at += length;
             let c = match decoded {
                 Unit::Char(c) => c,
@@ -128,7 +132,8 @@ impl ArgumentScan {
         self.has_placeholder && self.state == State::Before
     }
 
-    /// What remains to be told when the call ends: `{}` if nothing was, and the object that a quoted text held.
+    /// What remains to be told when the call ends: `{}` if nothing was, and the object that a
+    /// quoted text held.
     pub fn end(&mut self) -> Cow<'static, str> {
         let rest = match self.state {
             State::Inside => Cow::Borrowed(""),
@@ -159,12 +164,12 @@ fn is_object(json: &str) -> bool {
     json.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(json).is_ok()
 }
 
-/// The `input` object of a whole message, from the told pieces.
+/// The `input` object of a whole message, from the told deltas.
 ///
-/// Broken or cut JSON keeps the members of the top level that are complete beyond doubt (a comma follows); a half value is never passed off
-/// as a whole one.
-pub fn input_object(pieces: &str) -> String {
-    let decoded = decode(pieces);
+/// Broken or cut JSON keeps the members of the top level that are complete beyond doubt (a comma
+/// follows); a half value is never passed off as a whole one.
+pub fn input_object(deltas: &str) -> String {
+    let decoded = decode(deltas);
     let json = repaired(&decoded);
     if is_object(&json) {
         return json.trim().to_owned();
@@ -177,10 +182,11 @@ pub fn input_object(pieces: &str) -> String {
     if is_object(&prefix) { prefix.trim().to_owned() } else { "{}".to_owned() }
 }
 
-/// Lone halves of surrogate pairs inside the object's own strings become U+FFFD: strict readers refuse them.
+/// Lone halves of surrogate pairs inside the object's own strings become U+FFFD: strict readers
+/// refuse them.
 fn repaired(json: &str) -> Cow<'_, str> {
-    let mut seam = Seam::default();
-    seam.push(json)
+    let mut joiner = SurrogateJoiner::default();
+    joiner.push(json)
 }
 
 /// Where the last comma between members of the outermost object stands.
@@ -207,11 +213,11 @@ mod tests {
     use crate::text::escape;
 
     /// Everything told, and what is told at the end.
-    fn told(pieces: &[&str]) -> String {
+    fn told(deltas: &[&str]) -> String {
         let mut scan = ArgumentScan::default();
         let mut told = String::new();
-        for piece in pieces {
-            told.push_str(&decode(scan.feed(&escape(piece))));
+        for fragment in deltas {
+            told.push_str(&decode(scan.feed(&escape(fragment))));
         }
         told.push_str(&decode(&scan.end()));
         told
@@ -219,7 +225,7 @@ mod tests {
 
     #[test]
     fn assertion_14_pieces_concatenate_to_one_object() {
-        for (pieces, object) in [
+        for (deltas, object) in [
             (&["{\"a\":1}"][..], "{\"a\":1}"),
             (&["{}", "{\"a\":1}"], "{\"a\":1}"),
             (&["{}{\"a\":1}"], "{\"a\":1}"),
@@ -237,7 +243,7 @@ mod tests {
             (&["\"{\\\"a\\\"", ":1}\""], "{\"a\":1}"),
             (&["\"text\""], "{}"),
         ] {
-            assert_eq!(told(pieces), object, "{pieces:?}");
+            assert_eq!(told(deltas), object, "{deltas:?}");
         }
     }
 
@@ -260,7 +266,7 @@ mod tests {
 
     #[test]
     fn c07_broken_input_keeps_what_is_whole() {
-        for (pieces, input) in [
+        for (deltas, input) in [
             ("{\"a\": 1}", "{\"a\": 1}"),
             ("{\"command\": \"ls", "{}"),
             ("{\"path\":\"a\",\"content\":\"b", "{\"path\":\"a\"}"),
@@ -271,7 +277,7 @@ mod tests {
             ("{\"a\":\"\\ud83d\"}", "{\"a\":\"\\ufffd\"}"),
             ("", "{}"),
         ] {
-            assert_eq!(input_object(&escape(pieces)), input, "{pieces}");
+            assert_eq!(input_object(&escape(deltas)), input, "{deltas}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::arguments::ArgumentScan;
 use crate::chunk::{Arguments, ToolDelta};
 use crate::options::Options;
-use crate::text::{Seam, decode, escape, skip_blank};
+use crate::text::{SurrogateJoiner, decode, escape, skip_blank};
 use crate::tool_id::{is_safe_id, tool_id};
 
 /// More calls in one message are a backend gone wild.
@@ -27,7 +27,7 @@ pub struct Call {
     pub is_started: bool,
     /// The block was closed; what still comes has nowhere to go.
     pub is_closed: bool,
-    seam: Seam,
+    joiner: SurrogateJoiner,
 }
 
 impl Call {
@@ -35,30 +35,31 @@ impl Call {
         Self { index, ..Self::default() }
     }
 
-    /// A name comes whole, in pieces, again and again, or growing.
-    pub fn add_name(&mut self, piece: &str) {
-        if piece == self.name {
+    /// A name comes whole, in deltas, again and again, or growing.
+    pub fn add_name(&mut self, fragment: &str) {
+        if fragment == self.name {
             return;
         }
-        if piece.starts_with(self.name.as_str()) {
+        if fragment.starts_with(self.name.as_str()) {
             self.name.clear();
         }
-        self.name.push_str(piece);
+        self.name.push_str(fragment);
     }
 
-    /// The piece with halves of surrogate pairs joined over the borders of pieces.
-    pub fn join<'a>(&mut self, piece: &'a str) -> Cow<'a, str> {
-        self.seam.push(piece)
+    /// The fragment with halves of surrogate pairs joined over the borders of deltas.
+    pub fn join<'a>(&mut self, fragment: &'a str) -> Cow<'a, str> {
+        self.joiner.push(fragment)
     }
 
-    /// No more pieces: what remains to be told, and whether the arguments are complete.
+    /// No more deltas: what remains to be told, and whether the arguments are complete.
     pub fn end(&mut self) -> (String, bool) {
-        let half = self.seam.end().map_or("", |half| self.arguments.feed(half));
+        let half = self.joiner.end().map_or("", |half| self.arguments.feed(half));
         let rest = [half, &self.arguments.end()].concat();
         (rest, self.arguments.is_settled())
     }
 
-    /// The name as the backend meant it. Harmony models leak channel markup behind it: `<|channel|>commentary`.
+    /// The name as the backend meant it. Harmony models leak channel markup behind it:
+    /// `<|channel|>commentary`.
     pub fn shown_name(&self) -> Cow<'_, str> {
         let cut = self.name.find("<|").unwrap_or(self.name.len());
         decode(&self.name[..cut])
@@ -81,7 +82,11 @@ impl Calls {
     pub fn place(&mut self, delta: &ToolDelta<'_>) -> Option<usize> {
         let known = match delta.index {
             Some(index) => self.calls.iter().rposition(|call| call.index == Some(index)),
-            None => self.calls.iter().rposition(|call| !delta.id.is_empty() && call.id == delta.id).or(self.calls.len().checked_sub(1)),
+            None => self
+                .calls
+                .iter()
+                .rposition(|call| !delta.id.is_empty() && call.id == delta.id)
+                .or(self.calls.len().checked_sub(1)),
         };
         let at = match known {
             Some(at) if !begins_another(&self.calls[at], delta) => at,
@@ -123,15 +128,22 @@ impl Calls {
         };
         self.shown_ids.push(call.id.clone());
         let name = call.shown_name();
-        let name = options.tool_names.iter().find(|(upstream, _)| *upstream == name).map_or(&*name, |(_, client)| client);
+        let name = options
+            .tool_names
+            .iter()
+            .find(|(upstream, _)| *upstream == name)
+            .map_or(&*name, |(_, client)| client);
         (id, escape(name))
     }
 }
 
-/// Whether the delta starts a call of its own although its index (or its lack of one) points at `call`.
+/// Whether the delta starts a call of its own although its index (or its lack of one) points at
+/// `call`.
 fn begins_another(call: &Call, delta: &ToolDelta<'_>) -> bool {
-    // Null and absent mean unchanged, so without a name there is no new call; and engines that send a new id with each piece exist.
-    if delta.name.is_empty() || call.name.is_empty() || delta.id == call.id && !delta.id.is_empty() {
+    // Null and absent mean unchanged, so without a name there is no new call; and engines that send
+    // a new id with each fragment exist.
+    if delta.name.is_empty() || call.name.is_empty() || delta.id == call.id && !delta.id.is_empty()
+    {
         return false;
     }
     let is_other_name = delta.name != call.name;
@@ -142,7 +154,7 @@ fn begins_another(call: &Call, delta: &ToolDelta<'_>) -> bool {
     if call.arguments.has_begun() {
         return is_other_name || call.arguments.is_settled() && brings_object(delta);
     }
-    // A name in pieces.
+    // A name in deltas.
     false
 }
 
@@ -158,8 +170,14 @@ fn brings_object(delta: &ToolDelta<'_>) -> bool {
 mod tests {
     use super::*;
 
-    fn delta<'a>(index: Option<u32>, id: &'a str, name: &'a str, arguments: &'a str) -> ToolDelta<'a> {
-        let arguments = if arguments.is_empty() { Arguments::None } else { Arguments::Text(arguments) };
+    fn delta<'a>(
+        index: Option<u32>,
+        id: &'a str,
+        name: &'a str,
+        arguments: &'a str,
+    ) -> ToolDelta<'a> {
+        let arguments =
+            if arguments.is_empty() { Arguments::None } else { Arguments::Text(arguments) };
         ToolDelta { index, id, name, arguments }
     }
 
@@ -180,26 +198,90 @@ mod tests {
     fn which_call_a_delta_belongs_to() {
         let zero = Some(0);
         for (what, deltas, lands) in [
-            ("null means unchanged", vec![delta(zero, "c1", "F", ""), delta(zero, "", "", "{}")], vec![0, 0]),
-            ("a13: new id, new name", vec![delta(zero, "a", "F", "{}"), delta(zero, "b", "G", "{}")], vec![0, 1]),
-            ("new id, same name, complete", vec![delta(zero, "a", "F", "{}"), delta(zero, "b", "F", "{}")], vec![0, 1]),
             (
-                "new id with every piece",
-                vec![delta(zero, "a", "F", "{"), delta(zero, "b", "F", "}"), delta(zero, "c", "", "")],
+                "null means unchanged",
+                vec![delta(zero, "c1", "F", ""), delta(zero, "", "", "{}")],
+                vec![0, 0],
+            ),
+            (
+                "a13: new id, new name",
+                vec![delta(zero, "a", "F", "{}"), delta(zero, "b", "G", "{}")],
+                vec![0, 1],
+            ),
+            (
+                "new id, same name, complete",
+                vec![delta(zero, "a", "F", "{}"), delta(zero, "b", "F", "{}")],
+                vec![0, 1],
+            ),
+            (
+                "new id with every fragment",
+                vec![
+                    delta(zero, "a", "F", "{"),
+                    delta(zero, "b", "F", "}"),
+                    delta(zero, "c", "", ""),
+                ],
                 vec![0, 0, 0],
             ),
-            ("no ids, new name", vec![delta(zero, "", "F", "{}"), delta(zero, "", "G", "{}")], vec![0, 1]),
-            ("no ids, same name again", vec![delta(zero, "", "F", "{\\\"a\\\":1}"), delta(zero, "", "F", "{}")], vec![0, 1]),
-            ("no ids, placeholder, name repeated", vec![delta(zero, "", "F", "{}"), delta(zero, "", "F", "{\\\"a\\\":1}")], vec![0, 0]),
-            ("c01: all repeated", vec![delta(zero, "c", "F", ""), delta(zero, "c", "F", "{"), delta(zero, "c", "F", "}")], vec![0, 0, 0]),
             (
-                "a name in pieces",
-                vec![delta(zero, "", "get_", ""), delta(zero, "", "weather", ""), delta(zero, "", "", "{}")],
+                "no ids, new name",
+                vec![delta(zero, "", "F", "{}"), delta(zero, "", "G", "{}")],
+                vec![0, 1],
+            ),
+            (
+                "no ids, same name again",
+                vec![delta(zero, "", "F", "{\\\"a\\\":1}"), delta(zero, "", "F", "{}")],
+                vec![0, 1],
+            ),
+            (
+                "no ids, placeholder, name repeated",
+                vec![delta(zero, "", "F", "{}"), delta(zero, "", "F", "{\\\"a\\\":1}")],
+                vec![0, 0],
+            ),
+            (
+                "c01: all repeated",
+                vec![
+                    delta(zero, "c", "F", ""),
+                    delta(zero, "c", "F", "{"),
+                    delta(zero, "c", "F", "}"),
+                ],
                 vec![0, 0, 0],
             ),
-            ("no index", vec![delta(None, "", "F", "{}"), delta(None, "", "G", "{}"), delta(None, "", "", "")], vec![0, 1, 1]),
-            ("no index, by id", vec![delta(None, "a", "F", ""), delta(None, "b", "G", ""), delta(None, "a", "", "{}")], vec![0, 1, 0]),
-            ("by index", vec![delta(Some(7), "a", "F", ""), delta(Some(2), "b", "G", ""), delta(Some(7), "", "", "{}")], vec![0, 1, 0]),
+            (
+                "a name in deltas",
+                vec![
+                    delta(zero, "", "get_", ""),
+                    delta(zero, "", "weather", ""),
+                    delta(zero, "", "", "{}"),
+                ],
+                vec![0, 0, 0],
+            ),
+            (
+                "no index",
+                vec![
+                    delta(None, "", "F", "{}"),
+                    delta(None, "", "G", "{}"),
+                    delta(None, "", "", ""),
+                ],
+                vec![0, 1, 1],
+            ),
+            (
+                "no index, by id",
+                vec![
+                    delta(None, "a", "F", ""),
+                    delta(None, "b", "G", ""),
+                    delta(None, "a", "", "{}"),
+                ],
+                vec![0, 1, 0],
+            ),
+            (
+                "by index",
+                vec![
+                    delta(Some(7), "a", "F", ""),
+                    delta(Some(2), "b", "G", ""),
+                    delta(Some(7), "", "", "{}"),
+                ],
+                vec![0, 1, 0],
+            ),
         ] {
             assert_eq!(places(&deltas), lands, "{what}");
         }
@@ -207,17 +289,17 @@ mod tests {
 
     #[test]
     fn names_come_in_every_way() {
-        for (pieces, name) in [
+        for (deltas, name) in [
             (&["read_file", "read_file", "read_file"][..], "read_file"),
             (&["read_", "file"], "read_file"),
             (&["read", "read_file"], "read_file"),
             (&["", "F"], "F"),
         ] {
             let mut call = Call::default();
-            for piece in pieces {
-                call.add_name(piece);
+            for fragment in deltas {
+                call.add_name(fragment);
             }
-            assert_eq!(call.name, name, "{pieces:?}");
+            assert_eq!(call.name, name, "{deltas:?}");
         }
     }
 
@@ -237,11 +319,16 @@ mod tests {
         options.tool_names = vec![("short".to_owned(), "mcp__srv.tool/\"long\"".to_owned())];
         let mut calls = Calls::default();
         let safe = "chatcmpl-tool-9aca3e53f4fcd58d";
-        for (index, id, name) in [(0, safe, "F"), (1, safe, "F<|channel|>commentary"), (2, "call_0", "short")] {
+        for (index, id, name) in
+            [(0, safe, "F"), (1, safe, "F<|channel|>commentary"), (2, "call_0", "short")]
+        {
             calls.place(&delta(Some(index), id, name, "")).unwrap();
         }
         assert_eq!(calls.introduce(0, &options), (safe.to_owned(), "F".to_owned()));
         assert_eq!(calls.introduce(1, &options), (tool_id("msg_1", 1, safe), "F".to_owned()));
-        assert_eq!(calls.introduce(2, &options), (tool_id("msg_1", 2, "call_0"), "mcp__srv.tool/\\\"long\\\"".to_owned()));
+        assert_eq!(
+            calls.introduce(2, &options),
+            (tool_id("msg_1", 2, "call_0"), "mcp__srv.tool/\\\"long\\\"".to_owned())
+        );
     }
 }

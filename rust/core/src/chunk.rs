@@ -1,8 +1,9 @@
 //! One `chat.completion.chunk`: what it says, whatever it looks like.
 //!
-//! Strings stay as they stand in the JSON, still escaped and without their quotes, so that content can be copied and need not be decoded.
-//! Two readers give the same answer: [`scan`] knows the shapes that engines emit token after token and touches every byte once;
-//! [`parse`] (serde) knows all the others, and decides what is an error.
+//! Strings stay as they stand in the JSON, still escaped and without their quotes, so that content
+//! can be copied and need not be decoded. Two readers give the same answer: [`scan`] knows the
+//! shapes that engines emit token after token and touches every byte once; [`parse`] (serde) knows
+//! all the others, and decides what is an error.
 
 mod error;
 mod parse;
@@ -15,21 +16,24 @@ use crate::outcome::Usage;
 /// What one event of the backend says. Absent, null and empty mean the same: nothing.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Chunk<'a> {
-    /// `delta.reasoning` or `delta.reasoning_content`; one of them when both are there. Escaped JSON string text.
+    /// `delta.reasoning` or `delta.reasoning_content`; one of them when both are there. Escaped
+    /// JSON string text.
     pub reasoning: &'a str,
     /// `delta.content`. Escaped JSON string text.
     pub content: &'a str,
     pub tool_calls: Vec<ToolDelta<'a>>,
     /// `finish_reason`; escaped JSON string text, empty when there is none.
     pub finish: &'a str,
-    /// The stop string that was hit (vLLM `stop_reason`, SGLang `matched_stop`); numbers are token ids and count as none.
+    /// The stop string that was hit (vLLM `stop_reason`, SGLang `matched_stop`); numbers are token
+    /// ids and count as none.
     pub matched_stop: Option<&'a str>,
     pub usage: Option<Usage>,
     /// An error object in place of a chunk.
     pub error: Option<BackendError>,
 }
 
-/// One element of `delta.tool_calls`. Text members are escaped JSON string text; empty means absent, null or empty.
+/// One element of `delta.tool_calls`. Text members are escaped JSON string text; empty means
+/// absent, null or empty.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct ToolDelta<'a> {
     pub index: Option<u32>,
@@ -42,9 +46,10 @@ pub struct ToolDelta<'a> {
 pub enum Arguments<'a> {
     #[default]
     None,
-    /// A piece of JSON, inside a JSON string: escaped.
+    /// A fragment of JSON, inside a JSON string: escaped.
     Text(&'a str),
-    /// A whole JSON object, not inside a string: raw, with whatever whitespace (line ends too) is between its tokens.
+    /// A whole JSON object, not inside a string: raw, with whatever whitespace (line ends too) is
+    /// between its tokens.
     Object(&'a str),
 }
 

@@ -1,7 +1,8 @@
 //! What went wrong at a backend, said the Anthropic way: status, error type and a clean text.
 //!
-//! One table from status to kind; the engine's own words are kept where they help the client, without addresses, paths and stack traces.
-//! Context overflows get the exact wordings that clients act on.
+//! One table from status to kind; the engine's own words are kept where they help the client,
+//! without addresses, paths and stack traces. Context overflows get the exact wordings that clients
+//! act on.
 
 use crate::chunk::BackendError;
 use crate::outcome::ErrorKind;
@@ -19,7 +20,8 @@ pub struct BackendFailure {
     pub is_draining: bool,
 }
 
-/// An HTTP error of a backend, in any of the shapes engines use: `error` as object or string, flat, `detail`, plain text, HTML, nothing.
+/// An HTTP error of a backend, in any of the shapes engines use: `error` as object or string, flat,
+/// `detail`, plain text, HTML, nothing.
 pub fn backend_error(status: u16, body: &[u8]) -> BackendFailure {
     let plain = |_| BackendError { message: plain_text(body), ..BackendError::default() };
     classify(status, &BackendError::read(body).unwrap_or_else(plain))
@@ -31,7 +33,8 @@ pub fn stream_failure(error: &BackendError) -> BackendFailure {
 }
 
 fn plain_text(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&body[..body.len().min(8 * MESSAGE_LIMIT_CHARS)]).trim().to_owned();
+    let text =
+        String::from_utf8_lossy(&body[..body.len().min(8 * MESSAGE_LIMIT_CHARS)]).trim().to_owned();
     // Pages of proxies in between say nothing that the status does not say.
     if text.starts_with('<') || text.contains('\u{fffd}') { String::new() } else { text }
 }
@@ -39,7 +42,10 @@ fn plain_text(body: &[u8]) -> String {
 fn classify(status: u16, error: &BackendError) -> BackendFailure {
     let said = error.message.to_ascii_lowercase();
     if said.contains("cannot schedule new futures after shutdown") {
-        return BackendFailure { is_draining: true, ..failure(ErrorKind::Overloaded, "the backend is shutting down") };
+        return BackendFailure {
+            is_draining: true,
+            ..failure(ErrorKind::Overloaded, "the backend is shutting down")
+        };
     }
     if !matches!(status, 401 | 403 | 429)
         && let Some(message) = overflow_message(error)
@@ -49,7 +55,9 @@ fn classify(status: u16, error: &BackendError) -> BackendFailure {
     let kind = kind_of(status, &said);
     let words = clean(&error.message);
     match (kind, status) {
-        (ErrorKind::Api, 401 | 403) => failure(kind, "the backend refused the gateway's credentials"),
+        (ErrorKind::Api, 401 | 403) => {
+            failure(kind, "the backend refused the gateway's credentials")
+        }
         (_, _) if words.is_empty() => failure(kind, default_message(kind)),
         (_, _) => failure(kind, &words),
     }
@@ -112,14 +120,21 @@ fn clean_line(line: &str) -> String {
     let line = line.replace(char::is_control, " ");
     let words = line.split(' ').map(|word| {
         let core = word.trim_matches(|c: char| "'\"`()[]{}<>,;".contains(c)).trim_end_matches('.');
-        if !core.is_empty() && is_private(core) { word.replace(core, "…") } else { word.to_owned() }
+        if !core.is_empty() && is_private(core) {
+            word.replace(core, "…")
+        } else {
+            word.to_owned()
+        }
     });
     words.collect::<Vec<_>>().join(" ")
 }
 
 /// URLs, addresses with or without a port, absolute file paths.
 fn is_private(word: &str) -> bool {
-    if word.contains("://") || word.starts_with('/') && word[1..].contains('/') || word.contains(":\\") {
+    if word.contains("://")
+        || word.starts_with('/') && word[1..].contains('/')
+        || word.contains(":\\")
+    {
         return true;
     }
     let bare = word.rsplit_once('=').map_or(word, |(_, value)| value);
@@ -141,7 +156,9 @@ mod tests {
 
     #[test]
     fn h07_statuses() {
-        use ErrorKind::{Api, InvalidRequest, NotFound, Overloaded, RateLimit, RequestTooLarge, Timeout};
+        use ErrorKind::{
+            Api, InvalidRequest, NotFound, Overloaded, RateLimit, RequestTooLarge, Timeout,
+        };
         for (status, body, ours, kind) in [
             (400, r#"{"error":{"message":"bad"}}"#, 400, InvalidRequest),
             (422, r#"{"detail":[{"msg":"bad"}]}"#, 400, InvalidRequest),
@@ -159,7 +176,12 @@ mod tests {
             (503, "", 529, Overloaded),
             (504, "", 504, Timeout),
             (529, "", 529, Overloaded),
-            (500, r#"{"error":{"message":"image input is not supported - hint: use another model"}}"#, 400, InvalidRequest),
+            (
+                500,
+                r#"{"error":{"message":"image input is not supported - hint: use another model"}}"#,
+                400,
+                InvalidRequest,
+            ),
         ] {
             let failure = backend_error(status, body.as_bytes());
             assert_eq!((failure.status, failure.kind), (ours, kind), "{status} {body}");
@@ -170,8 +192,14 @@ mod tests {
     #[test]
     fn shapes_of_errors() {
         for (body, message) in [
-            (r#"{"error":{"message":"nested","type":"BadRequestError","param":null,"code":400}}"#, "nested"),
-            (r#"{"object":"error","message":"flat","type":"BadRequestError","param":null,"code":400}"#, "flat"),
+            (
+                r#"{"error":{"message":"nested","type":"BadRequestError","param":null,"code":400}}"#,
+                "nested",
+            ),
+            (
+                r#"{"object":"error","message":"flat","type":"BadRequestError","param":null,"code":400}"#,
+                "flat",
+            ),
             (r#"{"error":"a string"}"#, "a string"),
             (r#"{"detail":"a detail"}"#, "a detail"),
             (r#"{"detail":[{"loc":["body"],"msg":"one"},{"msg":"two"}]}"#, "one; two"),
@@ -196,16 +224,24 @@ mod tests {
 
     #[test]
     fn a_draining_engine_is_told_from_a_broken_one() {
-        let failure = backend_error(500, br#"{"error":{"message":"cannot schedule new futures after shutdown","code":500}}"#);
+        let failure = backend_error(
+            500,
+            br#"{"error":{"message":"cannot schedule new futures after shutdown","code":500}}"#,
+        );
         assert!(failure.is_draining);
         assert_eq!(failure.status, 529);
     }
 
     #[test]
     fn error_events_have_the_status_that_they_name() {
-        let named = BackendError { status: Some(503), message: "The request queue is full.".to_owned(), ..BackendError::default() };
+        let named = BackendError {
+            status: Some(503),
+            message: "The request queue is full.".to_owned(),
+            ..BackendError::default()
+        };
         assert_eq!(stream_failure(&named).kind, ErrorKind::Overloaded);
-        let unnamed = BackendError { message: "Internal server error".to_owned(), ..BackendError::default() };
+        let unnamed =
+            BackendError { message: "Internal server error".to_owned(), ..BackendError::default() };
         assert_eq!(stream_failure(&unnamed).status, 502);
     }
 
@@ -221,12 +257,18 @@ mod tests {
             ("C:\\models\\m.gguf is missing", "… is missing"),
             ("a\u{1}b\tc\u{7f}\r\nd\u{85}", "a b c \nd"),
             ("failed\nTraceback (most recent call last):\n  File \"/a/b.py\", line 1", "failed"),
-            ("one\n    For further information visit https://errors.pydantic.dev/2.14/v/missing\ntwo", "one\ntwo"),
+            (
+                "one\n    For further information visit https://errors.pydantic.dev/2.14/v/missing\ntwo",
+                "one\ntwo",
+            ),
             (
                 "'cache_salt' must not contain '@', '/', or NUL. (parameter=cache_salt)",
                 "'cache_salt' must not contain '@', '/', or NUL. (parameter=cache_salt)",
             ),
-            ("The model `Qwen/Qwen3-8B` does not exist. 1.5 of 2:30", "The model `Qwen/Qwen3-8B` does not exist. 1.5 of 2:30"),
+            (
+                "The model `Qwen/Qwen3-8B` does not exist. 1.5 of 2:30",
+                "The model `Qwen/Qwen3-8B` does not exist. 1.5 of 2:30",
+            ),
         ] {
             assert_eq!(clean(said), kept, "{said}");
         }

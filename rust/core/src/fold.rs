@@ -1,6 +1,8 @@
-//! A sink that folds the events of a stream into the whole message, the body that `stream: false` gives.
+//! A sink that folds the events of a stream into the whole message, the body that `stream: false`
+//! gives.
 //!
-//! It holds the reply and no more: at most a few times the bytes that the backend sent, which the caller limits.
+//! It holds the reply and no more: at most a few times the bytes that the backend sent, which the
+//! caller limits.
 
 use crate::arguments::input_object;
 use crate::sink::{Event, Sink, put_stop, put_usage};
@@ -43,10 +45,24 @@ impl Fold {
             Block::None => {}
             Block::Text(text) => self.put(&[r#"{"type":"text","text":""#, &text, r#""}"#]),
             Block::Thinking { text, signature } => {
-                self.put(&[r#"{"type":"thinking","thinking":""#, &text, r#"","signature":""#, &signature, r#""}"#]);
+                self.put(&[
+                    r#"{"type":"thinking","thinking":""#,
+                    &text,
+                    r#"","signature":""#,
+                    &signature,
+                    r#""}"#,
+                ]);
             }
             Block::Tool { id, name, json } => {
-                self.put(&[r#"{"type":"tool_use","id":""#, &id, r#"","name":""#, &name, r#"","input":"#, &input_object(&json), "}"]);
+                self.put(&[
+                    r#"{"type":"tool_use","id":""#,
+                    &id,
+                    r#"","name":""#,
+                    &name,
+                    r#"","input":"#,
+                    &input_object(&json),
+                    "}",
+                ]);
             }
         }
     }
@@ -60,17 +76,34 @@ impl Sink for Fold {
     fn event(&mut self, event: Event<'_>) {
         match (event, &mut self.block) {
             (Event::MessageStart { id, model }, _) => {
-                self.head = [r#"{"id":""#, id, r#"","type":"message","role":"assistant","model":""#, model, r#"","content":["#].concat();
+                self.head = [
+                    r#"{"id":""#,
+                    id,
+                    r#"","type":"message","role":"assistant","model":""#,
+                    model,
+                    r#"","content":["#,
+                ]
+                .concat();
             }
             (Event::TextStart { .. }, block) => *block = Block::Text(String::new()),
-            (Event::ThinkingStart { .. }, block) => *block = Block::Thinking { text: String::new(), signature: String::new() },
+            (Event::ThinkingStart { .. }, block) => {
+                *block = Block::Thinking { text: String::new(), signature: String::new() }
+            }
             (Event::ToolStart { id, name, .. }, block) => {
-                *block = Block::Tool { id: id.to_owned(), name: name.to_owned(), json: String::new() };
+                *block =
+                    Block::Tool { id: id.to_owned(), name: name.to_owned(), json: String::new() };
             }
             (Event::TextDelta { text, .. }, Block::Text(so_far)) => so_far.push_str(text),
-            (Event::ThinkingDelta { text, .. }, Block::Thinking { text: so_far, .. }) => so_far.push_str(text),
-            (Event::SignatureDelta { signature, .. }, Block::Thinking { signature: so_far, .. }) => signature.clone_into(so_far),
-            (Event::InputDelta { json, .. }, Block::Tool { json: so_far, .. }) => so_far.push_str(json),
+            (Event::ThinkingDelta { text, .. }, Block::Thinking { text: so_far, .. }) => {
+                so_far.push_str(text)
+            }
+            (
+                Event::SignatureDelta { signature, .. },
+                Block::Thinking { signature: so_far, .. },
+            ) => signature.clone_into(so_far),
+            (Event::InputDelta { json, .. }, Block::Tool { json: so_far, .. }) => {
+                so_far.push_str(json)
+            }
             (Event::BlockStop { .. }, _) => self.close_block(),
             (Event::MessageDelta { stop_reason, stop_sequence, usage }, _) => {
                 let mut body = std::mem::take(&mut self.head).into_bytes();
@@ -83,7 +116,7 @@ impl Sink for Fold {
                 self.body = Some(body);
             }
             (Event::Error { .. }, _) => self.body = None,
-            // The machine sends no delta that does not fit its block.
+            // The stream sends no delta that does not fit its block.
             (
                 Event::MessageStop
                 | Event::TextDelta { .. }

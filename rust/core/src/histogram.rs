@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// `edges` are upper bounds, ascending; the last bucket is everything above. The sum is kept in whole nanoseconds.
+/// `edges` are upper bounds, ascending; the last bucket is everything above. The sum is kept in
+/// whole nanoseconds.
 pub struct Histogram {
     edges: Box<[f64]>,
     counts: Box<[AtomicU64]>,
@@ -12,7 +13,11 @@ pub struct Histogram {
 impl Histogram {
     #[must_use]
     pub fn new(edges: &[f64]) -> Self {
-        Self { edges: edges.into(), counts: (0..=edges.len()).map(|_| AtomicU64::new(0)).collect(), sum_ns: AtomicU64::new(0) }
+        Self {
+            edges: edges.into(),
+            counts: (0..=edges.len()).map(|_| AtomicU64::new(0)).collect(),
+            sum_ns: AtomicU64::new(0),
+        }
     }
 
     /// Counts `times` observations of `seconds` each.

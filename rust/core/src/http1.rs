@@ -1,8 +1,9 @@
 //! HTTP/1 responses: the head, and where its body ends.
 //!
-//! Whatever two readers could understand differently is refused: several lengths, a length beside chunks, a coding other than chunked,
-//! bare line feeds, folded lines. A backend that sends such a thing is broken or somebody stands between us and it.
-//! Responses to HEAD are not known here: nothing asks a backend for one.
+//! Whatever two readers could understand differently is refused: several lengths, a length beside
+//! chunks, a coding other than chunked, bare line feeds, folded lines. A backend that sends such a
+//! thing is broken or somebody stands between us and it. Responses to HEAD are not known here:
+//! nothing asks a backend for one.
 
 use thiserror::Error;
 
@@ -63,12 +64,17 @@ impl ResponseHead {
     }
 }
 
-/// The final response head at the start of `bytes` and how many bytes it took, interim responses skipped; None when more is needed.
+/// The final response head at the start of `bytes` and how many bytes it took, interim responses
+/// skipped; None when more is needed.
 pub fn parse_head(bytes: &[u8]) -> Result<Option<(ResponseHead, usize)>, HttpFault> {
     let mut used = 0;
     loop {
         let Some((head, length)) = parse_one_head(&bytes[used..])? else {
-            return if bytes.len() >= HEAD_LIMIT_BYTES { Err(HttpFault::HeadTooLong) } else { Ok(None) };
+            return if bytes.len() >= HEAD_LIMIT_BYTES {
+                Err(HttpFault::HeadTooLong)
+            } else {
+                Ok(None)
+            };
         };
         used += length;
         match head.status {
@@ -90,8 +96,17 @@ fn parse_one_head(bytes: &[u8]) -> Result<Option<(ResponseHead, usize)>, HttpFau
     if memchr::memchr_iter(b'\n', head).any(|at| at == 0 || head[at - 1] != b'\r') {
         return Err(HttpFault::BareLineFeed);
     }
-    let headers = response.headers.iter().map(|field| (field.name.to_ascii_lowercase(), field.value.to_vec())).collect();
-    let mut head = ResponseHead { status: response.code.unwrap_or_default(), headers, framing: Framing::UntilClose, keep_alive: false };
+    let headers = response
+        .headers
+        .iter()
+        .map(|field| (field.name.to_ascii_lowercase(), field.value.to_vec()))
+        .collect();
+    let mut head = ResponseHead {
+        status: response.code.unwrap_or_default(),
+        headers,
+        framing: Framing::UntilClose,
+        keep_alive: false,
+    };
     let is_http_1_1 = response.version == Some(1);
     head.framing = framing(&head, is_http_1_1)?;
     head.keep_alive = keep_alive(&head, is_http_1_1);
@@ -104,7 +119,10 @@ fn framing(head: &ResponseHead, is_http_1_1: bool) -> Result<Framing, HttpFault>
     let mut codings = head.values("transfer-encoding");
     let coding = codings.next();
     if let Some(coding) = coding {
-        if !coding.trim_ascii().eq_ignore_ascii_case(b"chunked") || codings.next().is_some() || !is_http_1_1 {
+        if !coding.trim_ascii().eq_ignore_ascii_case(b"chunked")
+            || codings.next().is_some()
+            || !is_http_1_1
+        {
             return Err(HttpFault::TransferEncoding);
         }
         if length.is_some() {
@@ -127,7 +145,10 @@ fn content_length(head: &ResponseHead) -> Result<Option<u64>, HttpFault> {
         if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
             return Err(HttpFault::ContentLength);
         }
-        let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok()).ok_or(HttpFault::ContentLength)?;
+        let number = std::str::from_utf8(digits)
+            .ok()
+            .and_then(|digits| digits.parse::<u64>().ok())
+            .ok_or(HttpFault::ContentLength)?;
         if length.is_some_and(|earlier| earlier != number) {
             return Err(HttpFault::ContentLength);
         }
@@ -138,12 +159,21 @@ fn content_length(head: &ResponseHead) -> Result<Option<u64>, HttpFault> {
 
 fn keep_alive(head: &ResponseHead, is_http_1_1: bool) -> bool {
     let says = |token: &[u8]| {
-        head.values("connection").flat_map(|value| value.split(|&b| b == b',')).any(|t| t.trim_ascii().eq_ignore_ascii_case(token))
+        head.values("connection")
+            .flat_map(|value| value.split(|&b| b == b','))
+            .any(|t| t.trim_ascii().eq_ignore_ascii_case(token))
     };
     let ends_by_itself = match head.framing {
         Framing::UntilClose => false,
-        // A body that must not be there may be there all the same: the next response would begin with it.
-        Framing::None => head.status == 304 || head.values("transfer-encoding").chain(head.values("content-length")).all(|v| v == b"0"),
+        // A body that must not be there may be there all the same: the next response would begin
+        // with it.
+        Framing::None => {
+            head.status == 304
+                || head
+                    .values("transfer-encoding")
+                    .chain(head.values("content-length"))
+                    .all(|v| v == b"0")
+        }
         Framing::Length(_) | Framing::Chunked => true,
     };
     ends_by_itself && !says(b"close") && (is_http_1_1 || says(b"keep-alive"))
@@ -204,24 +234,25 @@ impl Body {
         self.state == State::Complete
     }
 
-    /// The next piece of payload, borrowed from `input`, which is moved past it. None: `input` is used up, or the body is complete;
-    /// what is left in `input` then does not belong to this response.
+    /// The next fragment of payload, borrowed from `input`, which is moved past it. None: `input`
+    /// is used up, or the body is complete; what is left in `input` then does not belong to this
+    /// response.
     pub fn feed<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, HttpFault> {
         while let Some((&byte, rest)) = input.split_first() {
             match self.state {
                 State::Complete => return Ok(None),
                 State::UntilClose => return Ok(Some(std::mem::take(input))),
                 State::Length(left) => {
-                    let piece = take(input, left);
-                    let left = left - piece.len() as u64;
+                    let fragment = take(input, left);
+                    let left = left - fragment.len() as u64;
                     self.state = if left == 0 { State::Complete } else { State::Length(left) };
-                    return Ok(Some(piece));
+                    return Ok(Some(fragment));
                 }
                 State::Data(left) => {
-                    let piece = take(input, left);
-                    let left = left - piece.len() as u64;
+                    let fragment = take(input, left);
+                    let left = left - fragment.len() as u64;
                     self.state = if left == 0 { State::DataCr } else { State::Data(left) };
-                    return Ok(Some(piece));
+                    return Ok(Some(fragment));
                 }
                 framing => {
                     *input = rest;
@@ -243,9 +274,10 @@ impl Body {
 }
 
 fn take<'a>(input: &mut &'a [u8], at_most: u64) -> &'a [u8] {
-    let (piece, rest) = input.split_at(usize::try_from(at_most).unwrap_or(usize::MAX).min(input.len()));
+    let (fragment, rest) =
+        input.split_at(usize::try_from(at_most).unwrap_or(usize::MAX).min(input.len()));
     *input = rest;
-    piece
+    fragment
 }
 
 /// One byte of chunk framing (RFC 9112, 7.1).
@@ -254,18 +286,25 @@ fn step(state: State, byte: u8) -> Result<State, HttpFault> {
         (State::Size { size, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') if digits < 16 => {
             State::Size { size: size << 4 | u64::from(hex_value(byte)), digits: digits + 1 }
         }
-        (State::Size { size, digits: 1.. } | State::Extension { size, .. }, b'\r') => State::SizeLf { size },
-        (State::Size { size, digits: 1.. }, b';' | b' ' | b'\t') => State::Extension { size, skipped: 1 },
-        (State::Extension { size, skipped }, b'\t' | b' '..=b'~' | 0x80..) => State::Extension { size, skipped: bounded(skipped)? },
+        (State::Size { size, digits: 1.. } | State::Extension { size, .. }, b'\r') => {
+            State::SizeLf { size }
+        }
+        (State::Size { size, digits: 1.. }, b';' | b' ' | b'\t') => {
+            State::Extension { size, skipped: 1 }
+        }
+        (State::Extension { size, skipped }, b'\t' | b' '..=b'~' | 0x80..) => {
+            State::Extension { size, skipped: bounded(skipped)? }
+        }
         (State::SizeLf { size: 0 }, b'\n') => State::TrailerStart { skipped: 0 },
         (State::SizeLf { size }, b'\n') => State::Data(size),
         (State::DataCr, b'\r') => State::DataLf,
         (State::DataLf, b'\n') => State::Size { size: 0, digits: 0 },
         (State::TrailerStart { .. }, b'\r') => State::LastLf,
         (State::Trailer { skipped }, b'\r') => State::TrailerLf { skipped },
-        (State::TrailerStart { skipped } | State::Trailer { skipped }, b'\t' | b' '..=b'~' | 0x80..) => {
-            State::Trailer { skipped: bounded(skipped)? }
-        }
+        (
+            State::TrailerStart { skipped } | State::Trailer { skipped },
+            b'\t' | b' '..=b'~' | 0x80..,
+        ) => State::Trailer { skipped: bounded(skipped)? },
         (State::TrailerLf { skipped }, b'\n') => State::TrailerStart { skipped },
         (State::LastLf, b'\n') => State::Complete,
         _ => return Err(HttpFault::Chunk),

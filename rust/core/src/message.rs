@@ -1,22 +1,23 @@
-//! The Messages state machine: chunks of a chat completion in, events of a message out.
+//! The Messages state stream: chunks of a chat completion in, events of a message out.
 //!
-//! It keeps the invariant whatever comes in: one `message_start`; blocks one after the other; one `message_delta`; one `message_stop`, or
-//! an `error` event in place of the end; nothing after it. A failure before the first event is only recorded, so that another backend
-//! may be tried.
+//! It keeps the invariant whatever comes in: one `message_start`; blocks one after the other; one
+//! `message_delta`; one `message_stop`, or an `error` event in place of the end; nothing after it.
+//! A failure before the first event is only recorded, so that another backend may be tried.
 //!
-//! Inside a chunk the order is reasoning, content, tool calls, finish reason; over chunks it is the `teller`'s. The end is told at `[DONE]`
-//! or the end of the body, because usage comes after the finish reason.
+//! Inside a chunk the order is reasoning, content, tool calls, finish reason; over chunks it is the
+//! `sequencer`'s. The end is told at `[DONE]` or the end of the body, because usage comes after the
+//! finish reason.
 
 use std::sync::Arc;
 
 use crate::chunk::{Chunk, ToolDelta};
 use crate::failure::stream_failure;
-use crate::ledger::{Ledger, clean_stop};
 use crate::options::Reasoning;
 use crate::outcome::Finish;
+use crate::sequencer::{SequenceFault, Sequencer};
 use crate::split::ThinkSplit;
-use crate::teller::{TellFault, Teller};
-use crate::text::{Seam, decode, escape};
+use crate::text::{SurrogateJoiner, decode, escape};
+use crate::usage_tracker::{UsageTracker, clean_stop};
 
 pub use crate::options::Options;
 pub use crate::outcome::{ErrorKind, Fault, Outcome, StopReason};
@@ -25,20 +26,20 @@ pub use crate::sink::{Event, PING, Sink, SseSink};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Waiting,
-    Telling,
+    Streaming,
     Over,
 }
 
 #[derive(Debug)]
-pub struct Machine {
+pub struct MessageStream {
     options: Arc<Options>,
     stage: Stage,
     has_started: bool,
-    teller: Teller,
-    ledger: Ledger,
+    sequencer: Sequencer,
+    usage: UsageTracker,
     split: Option<ThinkSplit>,
-    content_seam: Seam,
-    reasoning_seam: Seam,
+    content_joiner: SurrogateJoiner,
+    reasoning_joiner: SurrogateJoiner,
     reasoning_deltas: u64,
     /// The thinking was closed from outside; what reasoning still comes is dropped.
     is_thinking_over: bool,
@@ -48,17 +49,17 @@ pub struct Machine {
     fault: Option<Fault>,
 }
 
-impl Machine {
+impl MessageStream {
     pub fn new(options: Options) -> Self {
         let options = Arc::new(options);
         Self {
             stage: Stage::Waiting,
             has_started: false,
-            teller: Teller::new(Arc::clone(&options)),
-            ledger: Ledger::default(),
+            sequencer: Sequencer::new(Arc::clone(&options)),
+            usage: UsageTracker::default(),
             split: options.split_think.then(ThinkSplit::default),
-            content_seam: Seam::default(),
-            reasoning_seam: Seam::default(),
+            content_joiner: SurrogateJoiner::default(),
+            reasoning_joiner: SurrogateJoiner::default(),
             reasoning_deltas: 0,
             is_thinking_over: false,
             is_budget_spent: false,
@@ -79,7 +80,7 @@ impl Machine {
             return self.fail(failure.kind, &failure.message, sink);
         }
         if let Some(usage) = chunk.usage {
-            self.ledger.use_up(usage);
+            self.usage.set_usage(usage);
         }
         if self.stage == Stage::Waiting {
             if !is_event(chunk) {
@@ -105,7 +106,7 @@ impl Machine {
         }
         if !chunk.finish.is_empty() && self.stage != Stage::Over {
             let matched = chunk.matched_stop.map(clean_stop);
-            if self.ledger.finish(chunk.finish, matched.as_deref()) == Finish::Failed {
+            if self.usage.finish(chunk.finish, matched.as_deref()) == Finish::Failed {
                 self.fail_finish(sink);
             }
         }
@@ -116,10 +117,10 @@ impl Machine {
         if self.stage == Stage::Over || self.is_budget_spent {
             return;
         }
-        if !self.ledger.has_finished() {
+        if !self.usage.has_finished() {
             let message = match self.stage {
                 Stage::Waiting => "the backend sent an empty reply",
-                Stage::Telling | Stage::Over => "the backend ended the stream without finishing",
+                Stage::Streaming | Stage::Over => "the backend ended the stream without finishing",
             };
             return self.fail(ErrorKind::Api, message, sink);
         }
@@ -130,14 +131,15 @@ impl Machine {
         self.done(sink);
     }
 
-    /// Ends the message with an error; before the first event nothing is told, and the fault is only kept.
+    /// Ends the message with an error; before the first event nothing is told, and the fault is
+    /// only kept.
     pub fn fail(&mut self, kind: ErrorKind, message: &str, sink: &mut impl Sink) {
         if self.stage == Stage::Over {
             return;
         }
-        if self.stage == Stage::Telling {
+        if self.stage == Stage::Streaming {
             if self.options.close_block_on_error {
-                self.teller.break_off(sink);
+                self.sequencer.truncate(sink);
             }
             sink.event(Event::Error { kind, message });
         }
@@ -147,7 +149,8 @@ impl Machine {
 
     // What is known
 
-    /// The first content, reasoning, tool call, finish reason or token count was seen: from here on no other backend can answer.
+    /// The first content, reasoning, tool call, finish reason or token count was seen: from here on
+    /// no other backend can answer.
     pub fn has_started(&self) -> bool {
         self.has_started
     }
@@ -157,36 +160,42 @@ impl Machine {
     }
 
     pub fn outcome(&self) -> Outcome {
-        Outcome { usage: self.ledger.usage(), has_usage: self.ledger.has_usage(), stop_reason: self.stop_reason, fault: self.fault.clone() }
+        Outcome {
+            usage: self.usage.usage(),
+            has_usage: self.usage.has_usage(),
+            stop_reason: self.stop_reason,
+            fault: self.fault.clone(),
+        }
     }
 
     /// Deltas so far: tokens, nearly.
-    pub fn pieces(&self) -> u64 {
-        self.ledger.pieces()
+    pub fn deltas(&self) -> u64 {
+        self.usage.deltas()
     }
 
     // A thinking budget held at the edge
 
-    /// More reasoning came than `budget_tokens` allows (a delta counts as a token): the thinking is closed, and nothing more is told
-    /// until the continuation begins.
+    /// More reasoning came than `budget_tokens` allows (a delta counts as a token): the thinking is
+    /// closed, and nothing more is told until the continuation begins.
     pub fn is_budget_spent(&self) -> bool {
         self.is_budget_spent
     }
 
     /// All reasoning so far, decoded.
     pub fn reasoning_text(&self) -> String {
-        decode(self.teller.thought()).into_owned()
+        decode(self.sequencer.reasoning()).into_owned()
     }
 
     fn spend_budget(&mut self, sink: &mut impl Sink) {
         self.end_reasoning(sink);
-        self.teller.close_thinking(sink);
+        self.sequencer.close_thinking(sink);
         self.is_budget_spent = true;
     }
 
-    /// What comes now is a second reply, which goes on where the first was stopped: one message, counted together.
+    /// What comes now is a second reply, which goes on where the first was stopped: one message,
+    /// counted together.
     pub fn begin_continuation(&mut self) {
-        self.ledger.next_leg();
+        self.usage.begin_leg();
         self.is_thinking_over = true;
         self.is_budget_spent = false;
         self.split = None;
@@ -194,22 +203,22 @@ impl Machine {
 
     // Deltas, one method per kind
 
-    fn reasoning_delta(&mut self, piece: &str, sink: &mut impl Sink) {
-        self.ledger.add_piece();
+    fn reasoning_delta(&mut self, fragment: &str, sink: &mut impl Sink) {
+        self.usage.count_delta();
         // An engine that tells reasoning apart needs no splitting of its content.
         self.end_split(sink);
-        let piece = self.reasoning_seam.push(piece);
-        self.reasoning(&piece, sink);
+        let fragment = self.reasoning_joiner.push(fragment);
+        self.reasoning(&fragment, sink);
     }
 
-    fn content_delta(&mut self, piece: &str, sink: &mut impl Sink) {
-        self.ledger.add_piece();
+    fn content_delta(&mut self, fragment: &str, sink: &mut impl Sink) {
+        self.usage.count_delta();
         self.end_reasoning(sink);
-        let piece = self.content_seam.push(piece);
+        let fragment = self.content_joiner.push(fragment);
         let Some(split) = &mut self.split else {
-            return self.text(&piece, sink);
+            return self.text(&fragment, sink);
         };
-        let parts = split.feed(&piece);
+        let parts = split.feed(&fragment);
         if parts.is_over {
             self.split = None;
         }
@@ -223,13 +232,13 @@ impl Machine {
         if self.stage == Stage::Over {
             return;
         }
-        self.ledger.add_piece();
+        self.usage.count_delta();
         self.end_split(sink);
         self.end_reasoning(sink);
         self.end_content(sink);
         if !self.options.discard_output && self.stage != Stage::Over {
-            let told = self.teller.call(delta, sink);
-            self.check(told, sink);
+            let result = self.sequencer.call(delta, sink);
+            self.check(result, sink);
         }
     }
 
@@ -243,11 +252,15 @@ impl Machine {
             return self.spend_budget(sink);
         }
         self.reasoning_deltas += 1;
-        let told = match self.options.reasoning {
-            Reasoning::Thinking if !self.options.discard_output => self.teller.thinking(text, sink),
-            Reasoning::Thinking | Reasoning::Text | Reasoning::Drop => self.teller.remember(text),
+        let result = match self.options.reasoning {
+            Reasoning::Thinking if !self.options.discard_output => {
+                self.sequencer.thinking(text, sink)
+            }
+            Reasoning::Thinking | Reasoning::Text | Reasoning::Drop => {
+                self.sequencer.record_reasoning(text)
+            }
         };
-        self.check(told, sink);
+        self.check(result, sink);
         if self.options.reasoning == Reasoning::Text {
             self.text(text, sink);
         }
@@ -257,12 +270,12 @@ impl Machine {
         if text.is_empty() || self.options.discard_output || self.stage == Stage::Over {
             return;
         }
-        let told = self.teller.text(text, sink);
-        self.check(told, sink);
+        let result = self.sequencer.text(text, sink);
+        self.check(result, sink);
     }
 
-    fn check(&mut self, told: Result<(), TellFault>, sink: &mut impl Sink) {
-        if let Err(fault) = told {
+    fn check(&mut self, result: Result<(), SequenceFault>, sink: &mut impl Sink) {
+        if let Err(fault) = result {
             self.fail(ErrorKind::Api, &fault.to_string(), sink);
         }
     }
@@ -270,9 +283,12 @@ impl Machine {
     // Ends
 
     fn start(&mut self, sink: &mut impl Sink) {
-        self.stage = Stage::Telling;
+        self.stage = Stage::Streaming;
         self.has_started = true;
-        sink.event(Event::MessageStart { id: &escape(&self.options.message_id), model: &escape(&self.options.model) });
+        sink.event(Event::MessageStart {
+            id: &escape(&self.options.message_id),
+            model: &escape(&self.options.model),
+        });
     }
 
     /// A tool call or reasoning of its own came, so the content was no reasoning in disguise.
@@ -284,13 +300,13 @@ impl Machine {
     }
 
     fn end_reasoning(&mut self, sink: &mut impl Sink) {
-        if let Some(rest) = self.reasoning_seam.end() {
+        if let Some(rest) = self.reasoning_joiner.end() {
             self.reasoning(rest, sink);
         }
     }
 
     fn end_content(&mut self, sink: &mut impl Sink) {
-        if let Some(rest) = self.content_seam.end() {
+        if let Some(rest) = self.content_joiner.end() {
             self.text(rest, sink);
         }
     }
@@ -302,10 +318,10 @@ impl Machine {
         if self.stage == Stage::Over {
             return;
         }
-        self.teller.end(sink);
-        let ending = self.ledger.ending(self.teller.called(), &self.options);
+        self.sequencer.end(sink);
+        let ending = self.usage.ending(self.sequencer.tool_call_state(), &self.options);
         let (stop_reason, stop_sequence) = (ending.stop_reason, ending.stop_sequence.as_deref());
-        sink.event(Event::MessageDelta { stop_reason, stop_sequence, usage: self.ledger.usage() });
+        sink.event(Event::MessageDelta { stop_reason, stop_sequence, usage: self.usage.usage() });
         sink.event(Event::MessageStop);
         self.stop_reason = Some(stop_reason);
         self.stage = Stage::Over;
@@ -316,7 +332,8 @@ impl Machine {
     }
 }
 
-/// The first event decides that no other backend is tried. A role alone is none; nor is a count of no tokens.
+/// The first event decides that no other backend is tried. A role alone is none; nor is a count of
+/// no tokens.
 fn is_event(chunk: &Chunk<'_>) -> bool {
     !chunk.reasoning.is_empty()
         || !chunk.content.is_empty()

@@ -8,7 +8,7 @@ pub enum Reasoning {
     /// `thinking` blocks.
     #[default]
     Thinking,
-    /// Folded into the text block: reasoning, then answer, one piece.
+    /// Aggregated into the text block: reasoning, then answer, one fragment.
     Text,
     Drop,
 }
@@ -29,7 +29,8 @@ pub struct Options {
     pub message_id: String,
     pub model: String,
     pub reasoning: Reasoning,
-    /// `display: "omitted"`: thinking blocks without their text; the signature is complete all the same.
+    /// `display: "omitted"`: thinking blocks without their text; the signature is complete all the
+    /// same.
     pub display_omitted: bool,
     pub signature_prefix: String,
     /// Those the dialect knows; None: all.
@@ -77,8 +78,11 @@ impl Options {
         if known.contains(&reason) {
             return reason;
         }
-        // A full window is a length stop: where it has no name of its own, `end_turn` would be a lie.
-        if reason == StopReason::ModelContextWindowExceeded && known.contains(&StopReason::MaxTokens) {
+        // A full window is a length stop: where it has no name of its own, `end_turn` would be a
+        // lie.
+        if reason == StopReason::ModelContextWindowExceeded
+            && known.contains(&StopReason::MaxTokens)
+        {
             return StopReason::MaxTokens;
         }
         StopReason::EndTurn

@@ -10,7 +10,8 @@ pub struct Usage {
     pub reasoning_tokens: Option<u64>,
 }
 
-/// The same counts as a Messages client reads them: `input + cache_read` is the prompt. None of them can be negative.
+/// The same counts as a Messages client reads them: `input + cache_read` is the prompt. None of
+/// them can be negative.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct MessageUsage {
     pub input_tokens: u64,
@@ -43,8 +44,14 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    pub const ALL: [Self; 6] =
-        [Self::EndTurn, Self::MaxTokens, Self::StopSequence, Self::ToolUse, Self::Refusal, Self::ModelContextWindowExceeded];
+    pub const ALL: [Self; 6] = [
+        Self::EndTurn,
+        Self::MaxTokens,
+        Self::StopSequence,
+        Self::ToolUse,
+        Self::Refusal,
+        Self::ModelContextWindowExceeded,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -100,8 +107,15 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    pub const ALL: [Self; 7] =
-        [Self::InvalidRequest, Self::NotFound, Self::RequestTooLarge, Self::RateLimit, Self::Api, Self::Timeout, Self::Overloaded];
+    pub const ALL: [Self; 7] = [
+        Self::InvalidRequest,
+        Self::NotFound,
+        Self::RequestTooLarge,
+        Self::RateLimit,
+        Self::Api,
+        Self::Timeout,
+        Self::Overloaded,
+    ];
 
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
@@ -144,7 +158,7 @@ pub struct Fault {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub usage: MessageUsage,
-    /// False: the backend sent none, and `output_tokens` is the number of pieces that came.
+    /// False: the backend sent none, and `output_tokens` is the number of deltas that came.
     pub has_usage: bool,
     pub stop_reason: Option<StopReason>,
     pub fault: Option<Fault>,
@@ -156,10 +170,16 @@ mod tests {
 
     #[test]
     fn cached_tokens_are_part_of_the_prompt_and_never_make_it_negative() {
-        for (prompt, cached, input, cache_read) in [(1000, 900, 100, 900), (5, 9, 0, 5), (7, 0, 7, 0), (0, 0, 0, 0)] {
+        for (prompt, cached, input, cache_read) in
+            [(1000, 900, 100, 900), (5, 9, 0, 5), (7, 0, 7, 0), (0, 0, 0, 0)]
+        {
             let usage = Usage { prompt_tokens: prompt, cached_tokens: cached, ..Usage::default() };
             let told = MessageUsage::from(usage);
-            assert_eq!((told.input_tokens, told.cache_read_tokens), (input, cache_read), "{prompt} with {cached} cached");
+            assert_eq!(
+                (told.input_tokens, told.cache_read_tokens),
+                (input, cache_read),
+                "{prompt} with {cached} cached"
+            );
         }
     }
 

@@ -1,4 +1,5 @@
-//! Context overflows: the engines' many wordings, read for their numbers and said in the two wordings that clients act on.
+//! Context overflows: the engines' many wordings, read for their numbers and said in the two
+//! wordings that clients act on.
 
 use crate::chunk::BackendError;
 
@@ -25,17 +26,22 @@ struct Numbers {
 /// The Anthropic wording of a context overflow; None when the error is something else.
 pub fn overflow_message(error: &BackendError) -> Option<String> {
     let said = error.message.to_ascii_lowercase();
-    let is_overflow = SIGNS.iter().any(|sign| said.contains(sign)) || error.kind.contains("exceed_context_size");
+    let is_overflow =
+        SIGNS.iter().any(|sign| said.contains(sign)) || error.kind.contains("exceed_context_size");
     if !is_overflow {
         return None;
     }
-    let numbers = Numbers { window: error.context_window, prompt: error.prompt_tokens, completion: None }.or(read_numbers(&said));
+    let numbers =
+        Numbers { window: error.context_window, prompt: error.prompt_tokens, completion: None }
+            .or(read_numbers(&said));
     Some(match (numbers.window, numbers.prompt, numbers.completion) {
         (Some(window), Some(prompt), _) if prompt > window => too_long(prompt, window),
         (Some(window), Some(prompt), Some(completion)) => format!(
             "input length and `max_tokens` exceed context limit: {prompt} + {completion} > {window}, decrease input length or `max_tokens` and try again"
         ),
-        (Some(window), Some(prompt), None) => too_long(prompt.max(window.saturating_add(1)), window),
+        (Some(window), Some(prompt), None) => {
+            too_long(prompt.max(window.saturating_add(1)), window)
+        }
         // All that is known is that it does not fit.
         (Some(window), None, _) => too_long(window.saturating_add(1), window),
         (None, _, _) => "prompt is too long".to_owned(),
@@ -58,11 +64,40 @@ impl Numbers {
 
 fn read_numbers(said: &str) -> Numbers {
     Numbers {
-        window: first(said, &["maximum context length", "maximum model length", "context length (", "context size ("], after),
-        prompt: first(said, &[" in the messages", " input tokens", " tokens from the input", " in your prompt"], before)
-            .or_else(|| first(said, &["the input (", "request (", "(length ", "your request has ", "prompt is too long: "], after)),
-        completion: first(said, &[" in the completion", " output tokens", " tokens for the completion"], before)
-            .or_else(|| first(said, &["is too large: "], after)),
+        window: first(
+            said,
+            &[
+                "maximum context length",
+                "maximum model length",
+                "context length (",
+                "context size (",
+            ],
+            after,
+        ),
+        prompt: first(
+            said,
+            &[" in the messages", " input tokens", " tokens from the input", " in your prompt"],
+            before,
+        )
+        .or_else(|| {
+            first(
+                said,
+                &[
+                    "the input (",
+                    "request (",
+                    "(length ",
+                    "your request has ",
+                    "prompt is too long: ",
+                ],
+                after,
+            )
+        }),
+        completion: first(
+            said,
+            &[" in the completion", " output tokens", " tokens for the completion"],
+            before,
+        )
+        .or_else(|| first(said, &["is too large: "], after)),
     }
 }
 
@@ -85,7 +120,9 @@ fn after(said: &str, phrase: &str) -> Option<u64> {
 /// The number that stands right before the phrase.
 fn before(said: &str, phrase: &str) -> Option<u64> {
     let rest = &said[..said.find(phrase)?];
-    let start = rest.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + rest[at..].chars().next().map_or(1, char::len_utf8));
+    let start = rest
+        .rfind(|c: char| !c.is_ascii_digit())
+        .map_or(0, |at| at + rest[at..].chars().next().map_or(1, char::len_utf8));
     rest[start..].parse().ok()
 }
 
@@ -104,7 +141,9 @@ mod tests {
                 "input length and `max_tokens` exceed context limit: {prompt} + {output} > {window}, decrease input length or `max_tokens` and try again"
             )
         };
-        let long = |prompt: u64, window: u64| format!("prompt is too long: {prompt} tokens > {window} maximum");
+        let long = |prompt: u64, window: u64| {
+            format!("prompt is too long: {prompt} tokens > {window} maximum")
+        };
         for (message, expected) in [
             (
                 "This model's maximum context length is 262144 tokens. However, you requested 262462 tokens (230462 in the messages, 32000 in the completion). Please reduce the length of the messages or completion.",
@@ -114,7 +153,10 @@ mod tests {
                 "This model's maximum context length is 2048 tokens. However, you requested 3064 tokens (3000 in the messages, 64 in the completion).",
                 long(3000, 2048),
             ),
-            ("The input (345516 tokens) is longer than the model's context length (262144 tokens).", long(345_516, 262_144)),
+            (
+                "The input (345516 tokens) is longer than the model's context length (262144 tokens).",
+                long(345_516, 262_144),
+            ),
             (
                 "This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=2049)",
                 long(2049, 2048),
@@ -131,12 +173,18 @@ mod tests {
                 "Requested token count exceeds the model's maximum context length of 2048 tokens. You requested a total of 2148 tokens: 2000 tokens from the input messages and 148 tokens for the completion. Please reduce the number of tokens.",
                 sum(2000, 148, 2048),
             ),
-            ("request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it", long(5000, 4096)),
+            (
+                "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it",
+                long(5000, 4096),
+            ),
             (
                 "'max_tokens' or 'max_completion_tokens' is too large: 4000. This model's maximum context length is 4096 tokens and your request has 200 input tokens (4000 > 4096 - 200).",
                 sum(200, 4000, 4096),
             ),
-            ("The decoder prompt (length 345516) is longer than the maximum model length of 262144. Make sure ...", long(345_516, 262_144)),
+            (
+                "The decoder prompt (length 345516) is longer than the maximum model length of 262144. Make sure ...",
+                long(345_516, 262_144),
+            ),
             ("context_length_exceeded", "prompt is too long".to_owned()),
         ] {
             assert_eq!(said(message).as_deref(), Some(expected.as_str()), "{message}");
@@ -152,7 +200,10 @@ mod tests {
             context_window: Some(4096),
             ..BackendError::default()
         };
-        assert_eq!(overflow_message(&error).as_deref(), Some("prompt is too long: 5000 tokens > 4096 maximum"));
+        assert_eq!(
+            overflow_message(&error).as_deref(),
+            Some("prompt is too long: 5000 tokens > 4096 maximum")
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! A whole `chat.completion` → a whole message, through the same state machine as a stream: the same answer both ways.
+//! A whole `chat.completion` → a whole message, through the same state stream as a stream: the same
+//! answer both ways.
 
 use std::borrow::Cow;
 
@@ -8,7 +9,7 @@ use serde_json::value::RawValue;
 
 use crate::chunk::{Arguments, BackendError, Chunk, ToolDelta};
 use crate::fold::Fold;
-use crate::message::{ErrorKind, Machine, Options, Outcome};
+use crate::message::{ErrorKind, MessageStream, Options, Outcome};
 use crate::outcome::Usage;
 use crate::text::escape;
 
@@ -66,40 +67,48 @@ struct Function<'a> {
 
 /// The message and what it came to; the message is empty after a fault.
 pub fn translate(options: Options, body: &[u8]) -> (Vec<u8>, Outcome) {
-    let mut machine = Machine::new(options);
+    let mut stream = MessageStream::new(options);
     let mut fold = Fold::default();
     match serde_json::from_slice::<Completion<'_>>(body) {
-        Ok(completion) if completion.choices.as_ref().is_some_and(|choices| !choices.is_empty()) => {
-            tell(&completion, &mut machine, &mut fold);
+        Ok(completion)
+            if completion.choices.as_ref().is_some_and(|choices| !choices.is_empty()) =>
+        {
+            feed_completion(&completion, &mut stream, &mut fold);
         }
-        _ => tell_failure(body, &mut machine, &mut fold),
+        _ => feed_failure(body, &mut stream, &mut fold),
     }
-    (fold.into_body(), machine.outcome())
+    (fold.into_body(), stream.outcome())
 }
 
-fn tell(completion: &Completion<'_>, machine: &mut Machine, fold: &mut Fold) {
-    let Some(choice) = completion.choices.as_ref().and_then(|choices| choices.first()) else { return };
+fn feed_completion(completion: &Completion<'_>, stream: &mut MessageStream, fold: &mut Fold) {
+    let Some(choice) = completion.choices.as_ref().and_then(|choices| choices.first()) else {
+        return;
+    };
     let message = choice.message.as_ref();
     let content = message.and_then(|message| message.content).map(content_text).unwrap_or_default();
-    let reasoning = message.map(|message| [message.reasoning, message.reasoning_content]).unwrap_or_default();
+    let reasoning =
+        message.map(|message| [message.reasoning, message.reasoning_content]).unwrap_or_default();
     let chunk = Chunk {
         reasoning: reasoning.into_iter().map(string).find(|text| !text.is_empty()).unwrap_or(""),
         content: &content,
         tool_calls: message.map(calls).unwrap_or_default(),
         finish: string(choice.finish_reason),
-        matched_stop: [choice.stop_reason, choice.matched_stop].into_iter().map(string).find(|text| !text.is_empty()),
+        matched_stop: [choice.stop_reason, choice.matched_stop]
+            .into_iter()
+            .map(string)
+            .find(|text| !text.is_empty()),
         usage: completion.usage.and_then(|raw| Usage::read(raw.get()).ok()).flatten(),
         error: None,
     };
-    machine.chunk(&chunk, fold);
-    machine.done(fold);
+    stream.chunk(&chunk, fold);
+    stream.done(fold);
 }
 
 /// An error under a 200, or something that is no chat completion at all.
-fn tell_failure(body: &[u8], machine: &mut Machine, fold: &mut Fold) {
+fn feed_failure(body: &[u8], stream: &mut MessageStream, fold: &mut Fold) {
     match BackendError::read(body) {
-        Ok(error) if !error.message.is_empty() => machine.chunk(&failed(error), fold),
-        _ => machine.fail(ErrorKind::Api, "the backend's reply is not a chat completion", fold),
+        Ok(error) if !error.message.is_empty() => stream.chunk(&failed(error), fold),
+        _ => stream.fail(ErrorKind::Api, "the backend's reply is not a chat completion", fold),
     }
 }
 
@@ -114,7 +123,9 @@ fn calls<'a>(message: &Message<'a>) -> Vec<ToolDelta<'a>> {
         index: Some(index),
         id: string(id),
         name: string(function.and_then(|function| function.name)),
-        arguments: function.and_then(|function| function.arguments).map_or(Arguments::None, arguments),
+        arguments: function
+            .and_then(|function| function.arguments)
+            .map_or(Arguments::None, arguments),
     });
     deltas.collect()
 }
@@ -156,7 +167,9 @@ mod tests {
     }
 
     fn completion(message: &str, finish: &str) -> String {
-        format!(r#"{{"object":"chat.completion","choices":[{{"index":0,"message":{message},"finish_reason":"{finish}"}}]}}"#)
+        format!(
+            r#"{{"object":"chat.completion","choices":[{{"index":0,"message":{message},"finish_reason":"{finish}"}}]}}"#
+        )
     }
 
     #[test]
@@ -169,15 +182,19 @@ mod tests {
         assert_eq!(message["content"][1]["text"], "\n\nHi 😀");
         assert_eq!(message["stop_sequence"], "END");
         assert_eq!(outcome.stop_reason, Some(StopReason::StopSequence));
-        let usage = MessageUsage { input_tokens: 100, cache_read_tokens: 900, output_tokens: 5, thinking_tokens: Some(2) };
+        let usage = MessageUsage {
+            input_tokens: 100,
+            cache_read_tokens: 900,
+            output_tokens: 5,
+            thinking_tokens: Some(2),
+        };
         assert_eq!((outcome.usage, outcome.has_usage), (usage, true));
     }
 
     #[test]
     fn c07_broken_arguments_are_no_failure() {
         for (finish, reason) in [("tool_calls", "tool_use"), ("length", "max_tokens")] {
-            let message =
-                r#"{"content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"F","arguments":"{\"command\": \"ls"}}]}"#;
+            let message = r#"{"content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"F","arguments":"{\"command\": \"ls"}}]}"#;
             let (message, outcome) = translated(&completion(message, finish));
             assert_eq!(message["content"][0]["input"], serde_json::json!({}));
             assert_eq!(message["stop_reason"], reason);
@@ -188,20 +205,33 @@ mod tests {
     #[test]
     fn arguments_and_content_in_other_shapes() {
         for (message, content) in [
-            (r#"{"tool_calls":[{"id":null,"function":{"name":"F","arguments":{"a": 1}}}]}"#, "[F {\"a\":1}]"),
-            (r#"{"tool_calls":[{"function":{"name":"F"}},{"function":{"name":"F","arguments":""}}]}"#, "[F {}][F {}]"),
+            (
+                r#"{"tool_calls":[{"id":null,"function":{"name":"F","arguments":{"a": 1}}}]}"#,
+                "[F {\"a\":1}]",
+            ),
+            (
+                r#"{"tool_calls":[{"function":{"name":"F"}},{"function":{"name":"F","arguments":""}}]}"#,
+                "[F {}][F {}]",
+            ),
             (r#"{"function_call":{"name":"F","arguments":"{\"a\":1}"}}"#, "[F {\"a\":1}]"),
             (r#"{"content":[{"type":"text","text":"a\n"},{"type":"text","text":"b"}]}"#, "a\nb"),
             (r#"{"content":"","tool_calls":[]}"#, ""),
-            (r#"{"content":"\n\n","tool_calls":[{"function":{"name":"F","arguments":"{}"}}]}"#, "[F {}]"),
+            (
+                r#"{"content":"\n\n","tool_calls":[{"function":{"name":"F","arguments":"{}"}}]}"#,
+                "[F {}]",
+            ),
             (r#"{"content":null,"reasoning_content":"r"}"#, "(r)"),
         ] {
             let (message_json, outcome) = translated(&completion(message, "stop"));
-            let blocks = message_json["content"].as_array().unwrap().iter().map(|block| match block["type"].as_str().unwrap() {
-                "text" => block["text"].as_str().unwrap().to_owned(),
-                "thinking" => format!("({})", block["thinking"].as_str().unwrap()),
-                _ => format!("[{} {}]", block["name"].as_str().unwrap(), block["input"]),
-            });
+            let blocks =
+                message_json["content"].as_array().unwrap().iter().map(|block| match block["type"]
+                    .as_str()
+                    .unwrap()
+                {
+                    "text" => block["text"].as_str().unwrap().to_owned(),
+                    "thinking" => format!("({})", block["thinking"].as_str().unwrap()),
+                    _ => format!("[{} {}]", block["name"].as_str().unwrap(), block["input"]),
+                });
             assert_eq!(blocks.collect::<String>(), content, "{message}");
             assert_eq!(outcome.fault, None);
         }
@@ -217,8 +247,14 @@ mod tests {
             ("data: [DONE]", ErrorKind::Api),
             (r#"{"type":"message","content":[]}"#, ErrorKind::Api),
             (r#"{"choices":[{"message":{"content":"x"},"finish_reason":null}]}"#, ErrorKind::Api),
-            (r#"{"choices":[{"message":{"content":"x"},"finish_reason":"abort"}]}"#, ErrorKind::Api),
-            (r#"{"error":{"message":"The request queue is full.","code":503}}"#, ErrorKind::Overloaded),
+            (
+                r#"{"choices":[{"message":{"content":"x"},"finish_reason":"abort"}]}"#,
+                ErrorKind::Api,
+            ),
+            (
+                r#"{"error":{"message":"The request queue is full.","code":503}}"#,
+                ErrorKind::Overloaded,
+            ),
             (r#"{"object":"error","message":"bad","code":400}"#, ErrorKind::InvalidRequest),
         ] {
             let (message, outcome) = translate(options(), body.as_bytes());
@@ -230,7 +266,9 @@ mod tests {
     #[test]
     fn usage_of_odd_types_is_no_usage() {
         for usage in ["null", "{}", "[]", "\"x\""] {
-            let body = format!(r#"{{"choices":[{{"message":{{"content":"x"}},"finish_reason":"stop"}}],"usage":{usage}}}"#);
+            let body = format!(
+                r#"{{"choices":[{{"message":{{"content":"x"}},"finish_reason":"stop"}}],"usage":{usage}}}"#
+            );
             let (_, outcome) = translated(&body);
             assert!(!outcome.has_usage && outcome.fault.is_none(), "{usage}");
         }

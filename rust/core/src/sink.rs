@@ -1,6 +1,7 @@
 //! The events of a Messages stream and how they are written down.
 //!
-//! Text in events is escaped JSON string text, copied as it stands. A sink decides nothing: order and nesting are the machine's.
+//! Text in events is escaped JSON string text, copied as it stands. A sink decides nothing: order
+//! and nesting are the stream's.
 
 use crate::outcome::{ErrorKind, MessageUsage, StopReason};
 use crate::text::escape;
@@ -70,22 +71,49 @@ impl Sink for SseSink<'_> {
     fn event(&mut self, event: Event<'_>) {
         match event {
             Event::MessageStart { id, model } => self.message_start(id, model),
-            Event::TextStart { index } => self.block_start(index, &[r#"{"type":"text","text":""}"#]),
-            Event::ThinkingStart { index } => self.block_start(index, &[r#"{"type":"thinking","thinking":"","signature":""}"#]),
-            Event::ToolStart { index, id, name } => {
-                self.block_start(index, &[r#"{"type":"tool_use","id":""#, id, r#"","name":""#, name, r#"","input":{}}"#]);
+            Event::TextStart { index } => {
+                self.block_start(index, &[r#"{"type":"text","text":""}"#])
             }
-            Event::TextDelta { index, text } => self.delta(index, r#"{"type":"text_delta","text":""#, text),
-            Event::ThinkingDelta { index, text } => self.delta(index, r#"{"type":"thinking_delta","thinking":""#, text),
-            Event::SignatureDelta { index, signature } => self.delta(index, r#"{"type":"signature_delta","signature":""#, signature),
-            Event::InputDelta { index, json } => self.delta(index, r#"{"type":"input_json_delta","partial_json":""#, json),
+            Event::ThinkingStart { index } => {
+                self.block_start(index, &[r#"{"type":"thinking","thinking":"","signature":""}"#])
+            }
+            Event::ToolStart { index, id, name } => {
+                self.block_start(
+                    index,
+                    &[
+                        r#"{"type":"tool_use","id":""#,
+                        id,
+                        r#"","name":""#,
+                        name,
+                        r#"","input":{}}"#,
+                    ],
+                );
+            }
+            Event::TextDelta { index, text } => {
+                self.delta(index, r#"{"type":"text_delta","text":""#, text)
+            }
+            Event::ThinkingDelta { index, text } => {
+                self.delta(index, r#"{"type":"thinking_delta","thinking":""#, text)
+            }
+            Event::SignatureDelta { index, signature } => {
+                self.delta(index, r#"{"type":"signature_delta","signature":""#, signature)
+            }
+            Event::InputDelta { index, json } => {
+                self.delta(index, r#"{"type":"input_json_delta","partial_json":""#, json)
+            }
             Event::BlockStop { index } => {
-                self.put("event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":");
+                self.put(
+                    "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":",
+                );
                 self.number(u64::from(index));
                 self.put("}\n\n");
             }
-            Event::MessageDelta { stop_reason, stop_sequence, usage } => self.message_delta(stop_reason, stop_sequence, usage),
-            Event::MessageStop => self.put("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
+            Event::MessageDelta { stop_reason, stop_sequence, usage } => {
+                self.message_delta(stop_reason, stop_sequence, usage)
+            }
+            Event::MessageStop => {
+                self.put("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n")
+            }
             Event::Error { kind, message } => {
                 self.put("event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"");
                 self.put(kind.as_str());
@@ -128,7 +156,8 @@ impl SseSink<'_> {
 
     /// The hot one: a reservation and six copies.
     fn delta(&mut self, index: u32, head: &str, text: &str) {
-        const START: &str = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":";
+        const START: &str =
+            "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":";
         self.0.reserve(START.len() + head.len() + text.len() + 32);
         self.put(START);
         self.number(u64::from(index));
@@ -138,7 +167,12 @@ impl SseSink<'_> {
         self.put("\"}}\n\n");
     }
 
-    fn message_delta(&mut self, stop_reason: StopReason, stop_sequence: Option<&str>, usage: MessageUsage) {
+    fn message_delta(
+        &mut self,
+        stop_reason: StopReason,
+        stop_sequence: Option<&str>,
+        usage: MessageUsage,
+    ) {
         self.put("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
         put_stop(self.0, stop_reason, stop_sequence);
         self.put("},\"usage\":");
@@ -207,7 +241,12 @@ mod tests {
 
     #[test]
     fn assertion_02_every_event_has_its_name_and_ends_with_an_empty_line() {
-        let usage = MessageUsage { input_tokens: 1, cache_read_tokens: 20, output_tokens: 300, thinking_tokens: Some(4) };
+        let usage = MessageUsage {
+            input_tokens: 1,
+            cache_read_tokens: 20,
+            output_tokens: 300,
+            thinking_tokens: Some(4),
+        };
         let events = [
             Event::MessageStart { id: "msg_1", model: "m\\\"" },
             Event::TextStart { index: 0 },
@@ -218,8 +257,16 @@ mod tests {
             Event::SignatureDelta { index: 0, signature: "s.c" },
             Event::InputDelta { index: 0, json: "{\\\"a\\\":1}" },
             Event::BlockStop { index: 7 },
-            Event::MessageDelta { stop_reason: StopReason::StopSequence, stop_sequence: Some("\\n\\n"), usage },
-            Event::MessageDelta { stop_reason: StopReason::EndTurn, stop_sequence: None, usage: MessageUsage::default() },
+            Event::MessageDelta {
+                stop_reason: StopReason::StopSequence,
+                stop_sequence: Some("\\n\\n"),
+                usage,
+            },
+            Event::MessageDelta {
+                stop_reason: StopReason::EndTurn,
+                stop_sequence: None,
+                usage: MessageUsage::default(),
+            },
             Event::MessageStop,
             Event::Error { kind: ErrorKind::Api, message: "bad \"quote\"\nline2" },
         ];
@@ -244,7 +291,12 @@ mod tests {
 
     #[test]
     fn usage_is_written_in_full() {
-        let usage = MessageUsage { input_tokens: 100, cache_read_tokens: 900, output_tokens: u64::MAX, thinking_tokens: None };
+        let usage = MessageUsage {
+            input_tokens: 100,
+            cache_read_tokens: 900,
+            output_tokens: u64::MAX,
+            thinking_tokens: None,
+        };
         let mut out = Vec::new();
         put_usage(&mut out, usage);
         assert_eq!(

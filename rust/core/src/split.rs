@@ -1,6 +1,8 @@
-//! Reasoning that a backend without a reasoning parser leaves in the content: everything up to `</think>`.
+//! Reasoning that a backend without a reasoning parser leaves in the content: everything up to
+//! `</think>`.
 //!
-//! The opening tag is usually in the prompt, so it may or may not be there. Only the beginning of the content is looked at.
+//! The opening tag is usually in the prompt, so it may or may not be there. Only the beginning of
+//! the content is looked at.
 
 use std::borrow::Cow;
 
@@ -9,7 +11,7 @@ use crate::text::{decode, escape_into, skip_blank};
 const OPENING: &str = "<think>";
 const CLOSING: &str = "</think>";
 
-/// What a piece of content really is; both escaped.
+/// What a fragment of content really is; both escaped.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     pub reasoning: String,
@@ -26,8 +28,8 @@ pub struct ThinkSplit {
 }
 
 impl ThinkSplit {
-    pub fn feed(&mut self, piece: &str) -> Parts {
-        self.held.push_str(&plain(piece));
+    pub fn feed(&mut self, fragment: &str) -> Parts {
+        self.held.push_str(&plain(fragment));
         let mut parts = Parts::default();
         if !self.is_past_opening && !self.skip_opening() {
             return parts;
@@ -40,8 +42,8 @@ impl ThinkSplit {
                 self.held.clear();
             }
             None => {
-                let told = self.held.len() - tag_beginning(&self.held);
-                parts.reasoning.extend(self.held.drain(..told));
+                let safe = self.held.len() - tag_beginning(&self.held);
+                parts.reasoning.extend(self.held.drain(..safe));
             }
         }
         parts
@@ -67,13 +69,14 @@ impl ThinkSplit {
     }
 }
 
-/// The same text with nothing escaped that need not be, so that tags can be found in it (`\u003c`, `<\/think>`).
-fn plain(piece: &str) -> Cow<'_, str> {
-    if !piece.contains('\\') {
-        return Cow::Borrowed(piece);
+/// The same text with nothing escaped that need not be, so that tags can be found in it (`\u003c`,
+/// `<\/think>`).
+fn plain(fragment: &str) -> Cow<'_, str> {
+    if !fragment.contains('\\') {
+        return Cow::Borrowed(fragment);
     }
-    let mut text = String::with_capacity(piece.len());
-    escape_into(&decode(piece), &mut text);
+    let mut text = String::with_capacity(fragment.len());
+    escape_into(&decode(fragment), &mut text);
     Cow::Owned(text)
 }
 
@@ -86,15 +89,15 @@ fn tag_beginning(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn split(pieces: &[&str]) -> (String, String) {
+    fn split(deltas: &[&str]) -> (String, String) {
         let mut splitter = Some(ThinkSplit::default());
         let (mut reasoning, mut text) = (String::new(), String::new());
-        for piece in pieces {
+        for fragment in deltas {
             let Some(split) = &mut splitter else {
-                text.push_str(piece);
+                text.push_str(fragment);
                 continue;
             };
-            let parts = split.feed(piece);
+            let parts = split.feed(fragment);
             reasoning.push_str(&parts.reasoning);
             text.push_str(&parts.text);
             if parts.is_over {
@@ -120,13 +123,20 @@ mod tests {
             let whole = split(&[content]);
             assert_eq!(whole, (reasoning.to_owned(), text.to_owned()), "{content}");
             for at in (0..=content.len()).filter(|&at| !content[..at].ends_with('\\')) {
-                assert_eq!(split(&[&content[..at], &content[at..]]), whole, "{content} cut at {at}");
+                assert_eq!(
+                    split(&[&content[..at], &content[at..]]),
+                    whole,
+                    "{content} cut at {at}"
+                );
             }
         }
     }
 
     #[test]
     fn tags_may_be_escaped() {
-        assert_eq!(split(&["\\u003cthink\\u003er\\n<\\/think>t"]), ("r\\n".to_owned(), "t".to_owned()));
+        assert_eq!(
+            split(&["\\u003cthink\\u003er\\n<\\/think>t"]),
+            ("r\\n".to_owned(), "t".to_owned())
+        );
     }
 }

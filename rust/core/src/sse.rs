@@ -1,14 +1,16 @@
 //! Bytes of a `text/event-stream` → the data of each event, cut anywhere.
 //!
-//! Lines end with LF, CRLF or CR; several data lines of one event are joined with LF. Comments, names, ids and retry hints are
-//! skipped: engines say nothing in them, and they are not progress. What the data means is not known here.
+//! Lines end with LF, CRLF or CR; several data lines of one event are joined with LF. Comments,
+//! names, ids and retry hints are skipped: engines say nothing in them, and they are not progress.
+//! What the data means is not known here.
 
 use std::ops::ControlFlow;
 
 use memchr::memchr2;
 use thiserror::Error;
 
-/// The most that one event, or one line, may hold: far more than any engine sends, little enough to hold per stream.
+/// The most that one event, or one line, may hold: far more than any engine sends, little enough to
+/// hold per stream.
 pub const EVENT_LIMIT_BYTES: usize = 1 << 20;
 
 /// Buffers that grew past this for one long event are given back after it.
@@ -22,7 +24,8 @@ pub enum SseFault {
     TooLong { limit_bytes: usize },
 }
 
-/// Holds what of an event came in earlier reads. An event that lies whole in one read is handed out without a copy.
+/// Holds what of an event came in earlier reads. An event that lies whole in one read is handed out
+/// without a copy.
 #[derive(Debug)]
 pub struct Decoder {
     limit_bytes: usize,
@@ -44,12 +47,23 @@ impl Default for Decoder {
 
 impl Decoder {
     pub fn new(limit_bytes: usize) -> Self {
-        Self { limit_bytes, line: Vec::new(), data: Vec::new(), has_data: false, after_cr: false, is_first_line: true }
+        Self {
+            limit_bytes,
+            line: Vec::new(),
+            data: Vec::new(),
+            has_data: false,
+            after_cr: false,
+            is_first_line: true,
+        }
     }
 
-    /// Calls `on_event` with the data of every event that `bytes` completes. After a `Break` the rest of `bytes` is dropped;
-    /// after a fault nothing more can be read.
-    pub fn feed(&mut self, bytes: &[u8], on_event: &mut impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), SseFault> {
+    /// Calls `on_event` with the data of every event that `bytes` completes. After a `Break` the
+    /// rest of `bytes` is dropped; after a fault nothing more can be read.
+    pub fn feed(
+        &mut self,
+        bytes: &[u8],
+        on_event: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), SseFault> {
         let mut rest = bytes;
         // The only data line so far of an event that began in this read.
         let mut borrowed: Option<&[u8]> = None;
@@ -62,7 +76,11 @@ impl Decoder {
             let line = &rest[..end];
             self.after_cr = rest[end] == b'\r';
             rest = &rest[end + 1..];
-            let is_blank = if self.line.is_empty() { self.take_line(line, &mut borrowed)? } else { self.take_held_line(line)? };
+            let is_blank = if self.line.is_empty() {
+                self.take_line(line, &mut borrowed)?
+            } else {
+                self.take_held_line(line)?
+            };
             if is_blank && self.dispatch(borrowed.take(), on_event).is_break() {
                 return Ok(());
             }
@@ -75,7 +93,10 @@ impl Decoder {
     }
 
     /// The body has ended: an event that lacks only its blank line is handed out.
-    pub fn finish(&mut self, on_event: &mut impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), SseFault> {
+    pub fn finish(
+        &mut self,
+        on_event: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), SseFault> {
         if !self.line.is_empty() {
             self.take_held_line(b"")?;
         }
@@ -84,7 +105,11 @@ impl Decoder {
     }
 
     /// A line that lies whole in this read. True: it is blank, and so ends the event.
-    fn take_line<'a>(&mut self, line: &'a [u8], borrowed: &mut Option<&'a [u8]>) -> Result<bool, SseFault> {
+    fn take_line<'a>(
+        &mut self,
+        line: &'a [u8],
+        borrowed: &mut Option<&'a [u8]>,
+    ) -> Result<bool, SseFault> {
         self.check(line.len())?;
         let line = self.without_bom(line);
         if let Some(value) = data_of(line) {
@@ -100,7 +125,8 @@ impl Decoder {
         Ok(line.is_empty())
     }
 
-    /// The end of a line that began in an earlier read. True: it is blank, which only a lone byte order mark can be.
+    /// The end of a line that began in an earlier read. True: it is blank, which only a lone byte
+    /// order mark can be.
     fn take_held_line(&mut self, end: &[u8]) -> Result<bool, SseFault> {
         self.line.extend_from_slice(end);
         self.check(self.line.len())?;
@@ -117,7 +143,11 @@ impl Decoder {
         Ok(is_blank)
     }
 
-    fn dispatch(&mut self, borrowed: Option<&[u8]>, on_event: &mut impl FnMut(&[u8]) -> ControlFlow<()>) -> ControlFlow<()> {
+    fn dispatch(
+        &mut self,
+        borrowed: Option<&[u8]>,
+        on_event: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         if let Some(data) = borrowed {
             return if data.is_empty() { ControlFlow::Continue(()) } else { on_event(data) };
         }
@@ -150,7 +180,11 @@ impl Decoder {
     }
 
     fn check(&self, length: usize) -> Result<(), SseFault> {
-        if length > self.limit_bytes { Err(SseFault::TooLong { limit_bytes: self.limit_bytes }) } else { Ok(()) }
+        if length > self.limit_bytes {
+            Err(SseFault::TooLong { limit_bytes: self.limit_bytes })
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -170,25 +204,35 @@ mod tests {
 
     const GO: ControlFlow<()> = ControlFlow::Continue(());
 
-    fn fed(pieces: &[&[u8]]) -> Result<Vec<String>, SseFault> {
+    fn fed(deltas: &[&[u8]]) -> Result<Vec<String>, SseFault> {
         let mut decoder = Decoder::new(64);
         let mut events = Vec::new();
         let mut keep = |data: &[u8]| {
             events.push(String::from_utf8_lossy(data).into_owned());
             GO
         };
-        for piece in pieces {
-            decoder.feed(piece, &mut keep)?;
+        for fragment in deltas {
+            decoder.feed(fragment, &mut keep)?;
         }
         decoder.finish(&mut keep)?;
         Ok(events)
     }
 
-    /// Whole, byte by byte and cut in two at every place: always the same.
+    /// Buffered, byte by byte and cut in two at every place: always the same.
     fn assert_events(stream: &[u8], expected: &[&str]) {
         let bytes: Vec<&[u8]> = stream.chunks(1).collect();
-        assert_eq!(fed(&[stream]).unwrap(), expected, "whole: {:?}", String::from_utf8_lossy(stream));
-        assert_eq!(fed(&bytes).unwrap(), expected, "byte by byte: {:?}", String::from_utf8_lossy(stream));
+        assert_eq!(
+            fed(&[stream]).unwrap(),
+            expected,
+            "whole: {:?}",
+            String::from_utf8_lossy(stream)
+        );
+        assert_eq!(
+            fed(&bytes).unwrap(),
+            expected,
+            "byte by byte: {:?}",
+            String::from_utf8_lossy(stream)
+        );
         for at in 0..stream.len() {
             assert_eq!(fed(&[&stream[..at], b"", &stream[at..]]).unwrap(), expected, "cut at {at}");
         }
@@ -214,7 +258,10 @@ mod tests {
 
     #[test]
     fn b05_cut_between_the_two_line_ends_of_a_frame() {
-        assert_eq!(fed(&[b"data: a\n", b"\ndata: {\"usage\"", b":1}\n", b"\n"]).unwrap(), ["a", "{\"usage\":1}"]);
+        assert_eq!(
+            fed(&[b"data: a\n", b"\ndata: {\"usage\"", b":1}\n", b"\n"]).unwrap(),
+            ["a", "{\"usage\":1}"]
+        );
     }
 
     #[test]
@@ -238,13 +285,19 @@ mod tests {
 
     #[test]
     fn b09_comments_and_other_fields_are_skipped() {
-        assert_events(b": PROCESSING\n\nevent: x\nid: 1\ndata: a\nretry: 5\n:\n\n: keep-alive\n\n", &["a"]);
+        assert_events(
+            b": PROCESSING\n\nevent: x\nid: 1\ndata: a\nretry: 5\n:\n\n: keep-alive\n\n",
+            &["a"],
+        );
         assert_events(b"dataset: 1\nDATA: 2\n data: 3\n\n", &[]);
     }
 
     #[test]
     fn b11_data_lines_are_joined() {
-        assert_events(b"data: {\"id\":\"c1\",\ndata: \"choices\":[]}\n\n", &["{\"id\":\"c1\",\n\"choices\":[]}"]);
+        assert_events(
+            b"data: {\"id\":\"c1\",\ndata: \"choices\":[]}\n\n",
+            &["{\"id\":\"c1\",\n\"choices\":[]}"],
+        );
         assert_events(b"data:\ndata\ndata: x\n\n", &["\n\nx"]);
     }
 
@@ -292,7 +345,10 @@ mod tests {
             assert_eq!(fed(&[&stream]), Err(SseFault::TooLong { limit_bytes: 64 }));
             assert_eq!(fed(&bytes), Err(SseFault::TooLong { limit_bytes: 64 }));
         }
-        assert_events(&[b"data: ".as_slice(), &[b'x'; 58], b"\n\n"].concat(), &["x".repeat(58).as_str()]);
+        assert_events(
+            &[b"data: ".as_slice(), &[b'x'; 58], b"\n\n"].concat(),
+            &["x".repeat(58).as_str()],
+        );
     }
 
     proptest! {
@@ -302,8 +358,8 @@ mod tests {
             size in 1usize..9,
         ) {
             let stream = stream.concat();
-            let pieces: Vec<&[u8]> = stream.chunks(size).collect();
-            prop_assert_eq!(fed(&[&stream]), fed(&pieces));
+            let deltas: Vec<&[u8]> = stream.chunks(size).collect();
+            prop_assert_eq!(fed(&[&stream]), fed(&deltas));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Text as it stands inside a JSON string: still escaped, without its quotes.
 //!
-//! Content goes through as it came; only what must be looked at (blank text, halves of surrogate pairs) is looked at, and only what must
-//! be read (names, reasoning for the signature, arguments of a whole reply) is decoded. Nothing here fails on text that is not well escaped.
+//! Content goes through as it came; only what must be looked at (blank text, halves of surrogate
+//! pairs) is looked at, and only what must be read (names, reasoning for the signature, arguments
+//! of a whole reply) is decoded. Nothing here fails on text that is not well escaped.
 
 use std::borrow::Cow;
 
@@ -73,7 +74,9 @@ fn unicode_unit(bytes: &[u8], at: usize) -> (Unit, usize) {
 
 fn hex4(bytes: &[u8], at: usize) -> Option<u16> {
     let digits = bytes.get(at..at + 4)?;
-    digits.iter().try_fold(0u16, |code, &digit| Some(code << 4 | char::from(digit).to_digit(16)? as u16))
+    digits
+        .iter()
+        .try_fold(0u16, |code, &digit| Some(code << 4 | char::from(digit).to_digit(16)? as u16))
 }
 
 fn is_high(half: u16) -> bool {
@@ -135,7 +138,11 @@ pub fn escape_into(text: &str, escaped: &mut String) {
             c if c < ' ' => {
                 let code = u32::from(c);
                 escaped.push_str("\\u00");
-                escaped.extend([code >> 4, code & 15].into_iter().filter_map(|digit| char::from_digit(digit, 16)));
+                escaped.extend(
+                    [code >> 4, code & 15]
+                        .into_iter()
+                        .filter_map(|digit| char::from_digit(digit, 16)),
+                );
             }
             c => escaped.push(c),
         }
@@ -148,22 +155,23 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// Joins surrogate pairs over the borders of pieces: a high half that ends a piece waits for the next one.
+/// Joins surrogate pairs over the borders of deltas: a high half that ends a fragment waits for the
+/// next one.
 #[derive(Debug, Default)]
-pub struct Seam {
+pub struct SurrogateJoiner {
     high: Option<u16>,
 }
 
-impl Seam {
-    /// The piece with no lone half in it; borrowed, and nothing done, unless it has one.
-    pub fn push<'a>(&mut self, piece: &'a str) -> Cow<'a, str> {
-        if self.high.is_none() && !has_half(piece) {
-            return Cow::Borrowed(piece);
+impl SurrogateJoiner {
+    /// The fragment with no lone half in it; borrowed, and nothing done, unless it has one.
+    pub fn push<'a>(&mut self, fragment: &'a str) -> Cow<'a, str> {
+        if self.high.is_none() && !has_half(fragment) {
+            return Cow::Borrowed(fragment);
         }
-        let mut joined = String::with_capacity(piece.len() + 12);
+        let mut joined = String::with_capacity(fragment.len() + 12);
         let mut at = 0;
-        while at < piece.len() {
-            let (decoded, length) = unit(piece, at);
+        while at < fragment.len() {
+            let (decoded, length) = unit(fragment, at);
             match (self.high.take(), decoded) {
                 (Some(first), Unit::Half(second)) if !is_high(second) => {
                     push_half(first, &mut joined);
@@ -179,7 +187,7 @@ impl Seam {
                 }
                 (before, Unit::Char(_)) => {
                     push_lone(before, &mut joined);
-                    joined.push_str(&piece[at..at + length]);
+                    joined.push_str(&fragment[at..at + length]);
                 }
             }
             at += length;
@@ -187,7 +195,7 @@ impl Seam {
         Cow::Owned(joined)
     }
 
-    /// No more pieces: what a waiting half becomes.
+    /// No more deltas: what a waiting half becomes.
     pub fn end(&mut self) -> Option<&'static str> {
         self.high.take().map(|_| REPLACEMENT)
     }
@@ -201,18 +209,25 @@ fn push_lone(high: Option<u16>, text: &mut String) {
 
 fn push_half(half: u16, text: &mut String) {
     text.push_str("\\u");
-    text.extend([12, 8, 4, 0].into_iter().filter_map(|shift| char::from_digit(u32::from(half >> shift & 15), 16)));
+    text.extend(
+        [12, 8, 4, 0]
+            .into_iter()
+            .filter_map(|shift| char::from_digit(u32::from(half >> shift & 15), 16)),
+    );
 }
 
-fn has_half(piece: &str) -> bool {
-    let bytes = piece.as_bytes();
+fn has_half(fragment: &str) -> bool {
+    let bytes = fragment.as_bytes();
     let mut at = 0;
     while let Some(found) = memchr(b'\\', &bytes[at..]) {
         at += found;
         match bytes.get(at + 1) {
             Some(b'u')
                 if matches!(bytes.get(at + 2), Some(b'd' | b'D'))
-                    && matches!(bytes.get(at + 3), Some(b'8'..=b'9' | b'a'..=b'f' | b'A'..=b'F')) =>
+                    && matches!(
+                        bytes.get(at + 3),
+                        Some(b'8'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
+                    ) =>
             {
                 return true;
             }
@@ -268,7 +283,7 @@ mod tests {
 
     #[test]
     fn b03_halves_are_joined_over_pieces() {
-        for (pieces, joined) in [
+        for (deltas, joined) in [
             (&["\\ud83d", "\\ude00"][..], "\\ud83d\\ude00"),
             (&["a\\uD83D", "\\uDE00b"], "a\\ud83d\\ude00b"),
             (&["a\\ud83d\\ude00b"], "a\\ud83d\\ude00b"),
@@ -279,16 +294,20 @@ mod tests {
             (&["\\\\ud83d", "\\\\ude00"], "\\\\ud83d\\\\ude00"),
             (&["\\ud7ff\\ue000"], "\\ud7ff\\ue000"),
         ] {
-            let mut seam = Seam::default();
-            let mut text: String = pieces.iter().map(|piece| seam.push(piece).into_owned()).collect();
-            text.push_str(seam.end().unwrap_or(""));
-            assert_eq!(text, joined, "{pieces:?}");
-            assert_eq!(seam.end(), None);
+            let mut joiner = SurrogateJoiner::default();
+            let mut text: String =
+                deltas.iter().map(|fragment| joiner.push(fragment).into_owned()).collect();
+            text.push_str(joiner.end().unwrap_or(""));
+            assert_eq!(text, joined, "{deltas:?}");
+            assert_eq!(joiner.end(), None);
         }
     }
 
     #[test]
     fn text_without_halves_is_not_copied() {
-        assert!(matches!(Seam::default().push("a \\n \\u5317 \\\\ud83d"), Cow::Borrowed(_)));
+        assert!(matches!(
+            SurrogateJoiner::default().push("a \\n \\u5317 \\\\ud83d"),
+            Cow::Borrowed(_)
+        ));
     }
 }

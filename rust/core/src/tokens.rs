@@ -1,13 +1,14 @@
 //! The gateway's own tokenizers: how many tokens a text has, near enough for limits and estimates.
 //!
-//! Only counts are asked for. Long texts are counted in pieces, so that no text makes the work grow faster than its length and none
-//! holds more memory than one piece needs; a border between pieces may cost a token.
+//! Only counts are asked for. Long texts are counted in deltas, so that no text makes the work grow
+//! faster than its length and none holds more memory than one fragment needs; a border between
+//! deltas may cost a token.
 
 use thiserror::Error;
 
 /// Long enough that a cut falsifies less than a thousandth of a count.
 const PIECE_BYTES: usize = 8 << 10;
-/// How far before the end of a piece a line end or blank is looked for.
+/// How far before the end of a fragment a line end or blank is looked for.
 const CUT_WINDOW_BYTES: usize = 1 << 10;
 
 #[derive(Debug, Error)]
@@ -26,7 +27,8 @@ enum Vocabulary {
 }
 
 impl Tokenizer {
-    /// `name`: `o200k_base`, `cl100k_base`, or the path of a `tokenizer.json`. Reads and unpacks the vocabulary: a tenth of a second.
+    /// `name`: `o200k_base`, `cl100k_base`, or the path of a `tokenizer.json`. Reads and unpacks
+    /// the vocabulary: a tenth of a second.
     pub fn load(name: &str) -> Result<Self, TokenizerError> {
         let vocabulary = match name {
             "o200k_base" => Vocabulary::OpenAi(bpe_openai::o200k_base()),
@@ -38,36 +40,44 @@ impl Tokenizer {
 
     /// Tokens of all texts together, without the special tokens that a chat template adds.
     pub fn count(&self, texts: &[&str]) -> usize {
-        // The slowest texts, at 1 MB/s, are one symbol without end: there a piece is like the one before it.
+        // The slowest texts, at 1 MB/s, are one symbol without end: there a fragment is like the
+        // one before it.
         let mut last = ("", 0);
         let mut total = 0;
-        for piece in texts.iter().flat_map(|text| Pieces(text)) {
-            if piece != last.0 {
-                last = (piece, self.count_piece(piece));
+        for fragment in texts.iter().flat_map(|text| Pieces(text)) {
+            if fragment != last.0 {
+                last = (fragment, self.count_piece(fragment));
             }
             total += last.1;
         }
         total
     }
 
-    fn count_piece(&self, piece: &str) -> usize {
+    fn count_piece(&self, fragment: &str) -> usize {
         match &self.vocabulary {
-            Vocabulary::OpenAi(bpe) => bpe.count(piece),
-            // Four bytes a token is what English has; a file whose model cannot encode everything is rare.
-            Vocabulary::HuggingFace(model) => model.encode_fast(piece, false).map_or(piece.len().div_ceil(4), |encoding| encoding.len()),
+            Vocabulary::OpenAi(bpe) => bpe.count(fragment),
+            // Four bytes a token is what English has; a file whose model cannot encode everything
+            // is rare.
+            Vocabulary::HuggingFace(model) => model
+                .encode_fast(fragment, false)
+                .map_or(fragment.len().div_ceil(4), |encoding| encoding.len()),
         }
     }
 }
 
 fn from_file(path: &str) -> Result<tokenizers::Tokenizer, TokenizerError> {
-    let unusable = |error: tokenizers::Error| TokenizerError::Unusable { name: path.to_owned(), reason: error.to_string() };
+    let unusable = |error: tokenizers::Error| TokenizerError::Unusable {
+        name: path.to_owned(),
+        reason: error.to_string(),
+    };
     let mut model = tokenizers::Tokenizer::from_file(path).map_err(unusable)?;
     // Files made for training cut and fill every text to one length.
     model.with_truncation(None).map_err(unusable)?.with_padding(None);
     Ok(model)
 }
 
-/// A text in pieces of at most `PIECE_BYTES`, cut after a line or before a blank where there is one.
+/// A text in deltas of at most `PIECE_BYTES`, cut after a line or before a blank where there is
+/// one.
 struct Pieces<'a>(&'a str);
 
 impl<'a> Iterator for Pieces<'a> {
@@ -77,9 +87,9 @@ impl<'a> Iterator for Pieces<'a> {
         if self.0.is_empty() {
             return None;
         }
-        let (piece, rest) = self.0.split_at(cut(self.0));
+        let (fragment, rest) = self.0.split_at(cut(self.0));
         self.0 = rest;
-        Some(piece)
+        Some(fragment)
     }
 }
 
@@ -122,13 +132,18 @@ mod tests {
     #[test]
     fn texts_are_counted_apart_and_summed() {
         let tokenizer = Tokenizer::load("o200k_base").unwrap();
-        assert_eq!(tokenizer.count(&["tik", "token", ""]), tokenizer.count(&["tik"]) + tokenizer.count(&["token"]));
+        assert_eq!(
+            tokenizer.count(&["tik", "token", ""]),
+            tokenizer.count(&["tik"]) + tokenizer.count(&["token"])
+        );
         assert_eq!(tokenizer.count(&[]), 0);
     }
 
     #[test]
     fn long_texts_cost_about_what_they_would_in_one_piece() {
-        let prose = "Nothing is sent to the client before the backend's first event.\n    fn main() {}\n".repeat(2000);
+        let prose =
+            "Nothing is sent to the client before the backend's first event.\n    fn main() {}\n"
+                .repeat(2000);
         let whole = bpe_openai::o200k_base().count(prose.as_str());
         let counted = count("o200k_base", &prose);
         assert!(counted.abs_diff(whole) <= prose.len() / PIECE_BYTES, "{counted} for {whole}");
@@ -137,11 +152,19 @@ mod tests {
 
     #[test]
     fn pieces_are_short_and_whole() {
-        for text in ["=".repeat(100_000), " ".repeat(100_000), "北".repeat(40_000), "word ".repeat(20_000), "line\n".repeat(20_000)] {
-            let pieces: Vec<&str> = Pieces(&text).collect();
-            assert_eq!(pieces.concat(), text);
-            assert!(pieces.iter().all(|piece| !piece.is_empty() && piece.len() <= PIECE_BYTES));
-            assert!(pieces.len() <= 1 + text.len() / (PIECE_BYTES - CUT_WINDOW_BYTES));
+        for text in [
+            "=".repeat(100_000),
+            " ".repeat(100_000),
+            "北".repeat(40_000),
+            "word ".repeat(20_000),
+            "line\n".repeat(20_000),
+        ] {
+            let deltas: Vec<&str> = Pieces(&text).collect();
+            assert_eq!(deltas.concat(), text);
+            assert!(
+                deltas.iter().all(|fragment| !fragment.is_empty() && fragment.len() <= PIECE_BYTES)
+            );
+            assert!(deltas.len() <= 1 + text.len() / (PIECE_BYTES - CUT_WINDOW_BYTES));
         }
     }
 
@@ -151,7 +174,8 @@ mod tests {
             "padding":{"strategy":{"Fixed":9},"direction":"Right","pad_to_multiple_of":null,"pad_id":0,"pad_type_id":0,"pad_token":"?"},
             "added_tokens":[],"normalizer":null,"pre_tokenizer":{"type":"Whitespace"},"post_processor":null,"decoder":null,
             "model":{"type":"WordLevel","vocab":{"?":0,"a":1},"unk_token":"?"}}"#;
-        let path = std::env::temp_dir().join(format!("ferrule-tokenizer-{}.json", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("ferrule-tokenizer-{}.json", std::process::id()));
         std::fs::write(&path, file).unwrap();
         let tokenizer = Tokenizer::load(path.to_str().unwrap());
         std::fs::remove_file(&path).unwrap();
@@ -161,7 +185,12 @@ mod tests {
     #[test]
     fn unknown_names_say_what_is_known() {
         let error = Tokenizer::load("p50k_base").err().unwrap().to_string();
-        assert!(error.starts_with("`p50k_base` is neither o200k_base nor cl100k_base nor a tokenizer.json: "), "{error}");
+        assert!(
+            error.starts_with(
+                "`p50k_base` is neither o200k_base nor cl100k_base nor a tokenizer.json: "
+            ),
+            "{error}"
+        );
     }
 
     proptest! {

@@ -1,4 +1,5 @@
-//! Ids of tool calls: which ids of a backend can be shown, and what is shown in place of the others.
+//! Ids of tool calls: which ids of a backend can be shown, and what is shown in place of the
+//! others.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,10 +8,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 const ORIGINAL_ID_LIMIT_BYTES: usize = 256;
 const SAFE_PREFIXES: [&str; 3] = ["chatcmpl-tool-", "call_", "toolu_"];
 
-/// The id a client sees for call `number` of message `message_id`, made when the backend's own is not safe to show.
+/// The id a client sees for call `number` of message `message_id`, made when the backend's own is
+/// not safe to show.
 ///
-/// Form: `toolu_` + 18 hex digits (14 from the message id, 4 the call's number), and, when the backend gave an id,
-/// `_` + that id in unpadded base64url, so that the request side can restore it from the tool result alone.
+/// Form: `toolu_` + 18 hex digits (14 from the message id, 4 the call's number), and, when the
+/// backend gave an id, `_` + that id in unpadded base64url, so that the request side can restore it
+/// from the tool result alone.
 pub fn tool_id(message_id: &str, number: u16, original: &str) -> String {
     let hash = fnv1a(message_id.as_bytes()) & 0x00ff_ffff_ffff_ffff;
     let mut id = format!("toolu_{hash:014x}{number:04x}");
@@ -21,34 +24,41 @@ pub fn tool_id(message_id: &str, number: u16, original: &str) -> String {
     id
 }
 
-/// True for ids that can be shown as they are: clean letters and so random that they are unique in a conversation.
-/// `call_0`, `functions.f:0` and Mistral's nine characters are not.
+/// True for ids that can be shown as they are: clean letters and so random that they are unique in
+/// a conversation. `call_0`, `functions.f:0` and Mistral's nine characters are not.
 pub fn is_safe_id(id: &str) -> bool {
     if is_made_id(id) || id.len() > ORIGINAL_ID_LIMIT_BYTES {
         return false;
     }
-    if SAFE_PREFIXES
-        .iter()
-        .any(|prefix| id.strip_prefix(prefix).is_some_and(|rest| rest.len() >= 16 && rest.bytes().all(|b| b.is_ascii_alphanumeric())))
-    {
+    if SAFE_PREFIXES.iter().any(|prefix| {
+        id.strip_prefix(prefix)
+            .is_some_and(|rest| rest.len() >= 16 && rest.bytes().all(|b| b.is_ascii_alphanumeric()))
+    }) {
         return true;
     }
     let clean = id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    // A long name with a counter behind it is clean and long, and still the same in every turn: ask for a run that looks random.
-    let random = id.split(['_', '-']).any(|run| run.len() >= 12 && run.bytes().any(|b| b.is_ascii_digit()));
+    // A long name with a counter behind it is clean and long, and still the same in every turn: ask
+    // for a run that looks random.
+    let random =
+        id.split(['_', '-']).any(|run| run.len() >= 12 && run.bytes().any(|b| b.is_ascii_digit()));
     clean && id.len() >= 20 && random
 }
 
 /// True for the long form of [`tool_id`]: shown again, it would be taken for one of ours.
 fn is_made_id(id: &str) -> bool {
-    id.strip_prefix("toolu_")
-        .and_then(|rest| rest.split_at_checked(18))
-        .is_some_and(|(digits, rest)| rest.starts_with('_') && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)))
+    id.strip_prefix("toolu_").and_then(|rest| rest.split_at_checked(18)).is_some_and(
+        |(digits, rest)| {
+            rest.starts_with('_')
+                && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+        },
+    )
 }
 
 /// FNV-1a, 64 bit.
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -92,7 +102,10 @@ mod tests {
         let id = tool_id("msg_0f", 1, "functions.get_weather:0");
         let (head, original) = id.split_at(6 + 18);
         assert!(head.starts_with("toolu_") && head.ends_with("0001"), "{id}");
-        assert_eq!(URL_SAFE_NO_PAD.decode(original.strip_prefix('_').unwrap()).unwrap(), b"functions.get_weather:0");
+        assert_eq!(
+            URL_SAFE_NO_PAD.decode(original.strip_prefix('_').unwrap()).unwrap(),
+            b"functions.get_weather:0"
+        );
         assert!(id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'));
         assert_eq!(tool_id("msg_0f", 1, "").len(), 6 + 18);
         assert_eq!(tool_id("msg_0f", 1, &"x".repeat(257)).len(), 6 + 18);

@@ -1,24 +1,25 @@
-//! A streamed chat completion into Messages events, without I/O: events → chunks → machine.
+//! A streamed chat completion into Messages events, without I/O: events → chunks → stream.
 //!
-//! A bad peer never raises here: what cannot be read ends the message honestly, and from then on nothing more is told.
+//! A bad peer never raises here: what cannot be read ends the message honestly, and from then on
+//! nothing more is told.
 
 use std::ops::ControlFlow;
 
 use crate::chunk;
 use crate::fold::Fold;
-use crate::message::{ErrorKind, Machine, Options, Outcome};
+use crate::message::{ErrorKind, MessageStream, Options, Outcome};
 use crate::sink::{Sink, SseSink};
 use crate::sse::Decoder;
 
 #[derive(Debug)]
 pub struct Translator {
     decoder: Decoder,
-    machine: Machine,
+    stream: MessageStream,
 }
 
 impl Translator {
     pub fn new(options: Options) -> Self {
-        Self { decoder: Decoder::default(), machine: Machine::new(options) }
+        Self { decoder: Decoder::default(), stream: MessageStream::new(options) }
     }
 
     /// Bytes of the backend's body, cut anywhere; appends the bytes for the client.
@@ -32,53 +33,53 @@ impl Translator {
     }
 
     pub fn feed_into(&mut self, bytes: &[u8], sink: &mut impl Sink) {
-        if self.machine.is_over() {
+        if self.stream.is_over() {
             return;
         }
-        let machine = &mut self.machine;
-        let read = self.decoder.feed(bytes, &mut |data| tell(machine, data, sink));
+        let stream = &mut self.stream;
+        let read = self.decoder.feed(bytes, &mut |data| tell(stream, data, sink));
         if read.is_err() {
-            self.machine.fail(ErrorKind::Api, "the backend sent an event that is too long", sink);
+            self.stream.fail(ErrorKind::Api, "the backend sent an event that is too long", sink);
         }
     }
 
     pub fn finish_into(&mut self, sink: &mut impl Sink) {
-        let machine = &mut self.machine;
-        let read = self.decoder.finish(&mut |data| tell(machine, data, sink));
+        let stream = &mut self.stream;
+        let read = self.decoder.finish(&mut |data| tell(stream, data, sink));
         if read.is_err() {
-            self.machine.fail(ErrorKind::Api, "the backend sent an event that is too long", sink);
+            self.stream.fail(ErrorKind::Api, "the backend sent an event that is too long", sink);
         }
-        self.machine.end_of_body(sink);
+        self.stream.end_of_body(sink);
     }
 
     /// A second body goes on where the first was stopped.
     pub fn begin_continuation(&mut self) {
         self.decoder = Decoder::default();
-        self.machine.begin_continuation();
+        self.stream.begin_continuation();
     }
 
-    pub fn machine(&self) -> &Machine {
-        &self.machine
+    pub fn stream(&self) -> &MessageStream {
+        &self.stream
     }
 
-    pub fn machine_mut(&mut self) -> &mut Machine {
-        &mut self.machine
+    pub fn stream_mut(&mut self) -> &mut MessageStream {
+        &mut self.stream
     }
 }
 
-fn tell(machine: &mut Machine, data: &[u8], sink: &mut impl Sink) -> ControlFlow<()> {
-    if machine.is_budget_spent() {
+fn tell(stream: &mut MessageStream, data: &[u8], sink: &mut impl Sink) -> ControlFlow<()> {
+    if stream.is_budget_spent() {
         return ControlFlow::Break(());
     }
     if chunk::is_done(data) {
-        machine.done(sink);
+        stream.done(sink);
     } else {
         match chunk::read(data) {
-            Ok(chunk) => machine.chunk(&chunk, sink),
-            Err(_) => machine.fail(ErrorKind::Api, "the backend sent a malformed event", sink),
+            Ok(chunk) => stream.chunk(&chunk, sink),
+            Err(_) => stream.fail(ErrorKind::Api, "the backend sent a malformed event", sink),
         }
     }
-    if machine.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    if stream.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
 /// A streamed chat completion, whole → the message that `stream: false` gives; empty after a fault.
@@ -87,5 +88,5 @@ pub fn fold(options: Options, body: &[u8]) -> (Vec<u8>, Outcome) {
     let mut fold = Fold::default();
     translator.feed_into(body, &mut fold);
     translator.finish_into(&mut fold);
-    (fold.into_body(), translator.machine.outcome())
+    (fold.into_body(), translator.stream.outcome())
 }

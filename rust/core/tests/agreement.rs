@@ -1,9 +1,10 @@
-//! Properties over random replies: one message both ways, the invariant whatever comes, nothing lost, no panic.
+//! Properties over random replies: one message both ways, the invariant whatever comes, nothing
+//! lost, no panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
-mod told;
+mod message_text;
 
-use ferrule_core::message::{ErrorKind, Machine, Options};
+use ferrule_core::message::{ErrorKind, MessageStream, Options};
 use ferrule_core::options::Reasoning;
 use ferrule_core::reply;
 use ferrule_core::sink::SseSink;
@@ -18,22 +19,25 @@ fn options() -> Options {
 
 fn frame(delta: &Value, finish: Option<&str>) -> String {
     let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
-    format!("data: {}\n\n", json!({"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}))
+    format!(
+        "data: {}\n\n",
+        json!({"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]})
+    )
 }
 
-fn translate(options: &Options, pieces: &[&[u8]]) -> Vec<u8> {
+fn translate(options: &Options, deltas: &[&[u8]]) -> Vec<u8> {
     let mut translator = Translator::new(options.clone());
     let mut out = Vec::new();
-    for piece in pieces {
-        translator.feed(piece, &mut out);
+    for fragment in deltas {
+        translator.feed(fragment, &mut out);
     }
     translator.finish(&mut out);
     out
 }
 
 /// Pieces of text that hold what is hard: white space, escapes, characters of many bytes, tags.
-fn pieces() -> impl Strategy<Value = Vec<String>> {
-    let piece = prop_oneof![
+fn deltas() -> impl Strategy<Value = Vec<String>> {
+    let fragment = prop_oneof![
         "[ \\n\\t]{1,3}",
         "[a-z ]{1,6}",
         Just("\"\\\n".to_owned()),
@@ -41,7 +45,7 @@ fn pieces() -> impl Strategy<Value = Vec<String>> {
         Just("</think>".to_owned()),
         Just("{\"a\"}".to_owned()),
     ];
-    vec(piece, 0..6)
+    vec(fragment, 0..6)
 }
 
 #[derive(Debug, Clone)]
@@ -60,8 +64,13 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         Just(json!({})),
         Just(json!([])),
     ];
-    let input = proptest::collection::btree_map("[a-c]{1,2}", value, 0..3).prop_map(|members| json!(members));
-    let call = ("[a-z_]{1,8}", input, 1usize..9).prop_map(|(name, input, piece_bytes)| Call { name, input, piece_bytes });
+    let input = proptest::collection::btree_map("[a-c]{1,2}", value, 0..3)
+        .prop_map(|members| json!(members));
+    let call = ("[a-z_]{1,8}", input, 1usize..9).prop_map(|(name, input, piece_bytes)| Call {
+        name,
+        input,
+        piece_bytes,
+    });
     vec(call, 0..4)
 }
 
@@ -72,7 +81,7 @@ impl Call {
 
     fn argument_pieces(&self) -> Vec<String> {
         let text: Vec<char> = self.input.to_string().chars().collect();
-        text.chunks(self.piece_bytes).map(|piece| piece.iter().collect()).collect()
+        text.chunks(self.piece_bytes).map(|fragment| fragment.iter().collect()).collect()
     }
 
     fn start(&self, at: usize) -> Value {
@@ -80,8 +89,8 @@ impl Call {
     }
 }
 
-fn argument_delta(at: usize, piece: &str) -> Value {
-    json!({"tool_calls": [{"index": at, "function": {"arguments": piece}}]})
+fn argument_delta(at: usize, fragment: &str) -> Value {
+    json!({"tool_calls": [{"index": at, "function": {"arguments": fragment}}]})
 }
 
 #[derive(Debug, Clone)]
@@ -94,21 +103,30 @@ struct Reply {
 
 fn replies() -> impl Strategy<Value = Reply> {
     let finish = prop::sample::select(vec!["stop", "tool_calls", "length"]);
-    (pieces(), pieces(), calls(), finish).prop_map(|(reasoning, content, calls, finish)| Reply { reasoning, content, calls, finish })
+    (deltas(), deltas(), calls(), finish).prop_map(|(reasoning, content, calls, finish)| Reply {
+        reasoning,
+        content,
+        calls,
+        finish,
+    })
 }
 
 impl Reply {
     fn stream(&self) -> String {
         let mut deltas = vec![json!({"role": "assistant", "content": ""})];
-        deltas.extend(self.reasoning.iter().map(|piece| json!({"reasoning": piece})));
-        deltas.extend(self.content.iter().map(|piece| json!({"content": piece})));
+        deltas.extend(self.reasoning.iter().map(|fragment| json!({"reasoning": fragment})));
+        deltas.extend(self.content.iter().map(|fragment| json!({"content": fragment})));
         for (at, call) in self.calls.iter().enumerate() {
             deltas.push(call.start(at));
-            deltas.extend(call.argument_pieces().iter().map(|piece| argument_delta(at, piece)));
+            deltas
+                .extend(call.argument_pieces().iter().map(|fragment| argument_delta(at, fragment)));
         }
         let mut stream: String = deltas.iter().map(|delta| frame(delta, None)).collect();
         stream.push_str(&frame(&json!({}), Some(self.finish)));
-        stream.push_str(&format!("data: {}\n\ndata: [DONE]\n\n", json!({"choices": [], "usage": Self::usage()})));
+        stream.push_str(&format!(
+            "data: {}\n\ndata: [DONE]\n\n",
+            json!({"choices": [], "usage": Self::usage()})
+        ));
         stream
     }
 
@@ -145,7 +163,7 @@ proptest! {
         prop_assert_eq!(outcome, whole_outcome);
 
         let told = translate(&options, &[stream.as_bytes()]);
-        prop_assert_eq!(told::check(&told).unwrap(), text(&folded));
+        prop_assert_eq!(message_text::check(&told).unwrap(), text(&folded));
         let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
         at.extend([0, stream.len()]);
         at.sort_unstable();
@@ -157,12 +175,12 @@ proptest! {
     fn assertion_37_nothing_is_lost_however_deltas_interleave(reply in replies(), order in vec(any::<prop::sample::Index>(), 120)) {
         // Each source keeps its own order; which one speaks next is random.
         let mut sources: Vec<Vec<Value>> = vec![
-            reply.reasoning.iter().map(|piece| json!({"reasoning": piece})).collect(),
-            reply.content.iter().map(|piece| json!({"content": piece})).collect(),
+            reply.reasoning.iter().map(|fragment| json!({"reasoning": fragment})).collect(),
+            reply.content.iter().map(|fragment| json!({"content": fragment})).collect(),
         ];
         for (at, call) in reply.calls.iter().enumerate() {
             let mut deltas = vec![call.start(at)];
-            deltas.extend(call.argument_pieces().iter().map(|piece| argument_delta(at, piece)));
+            deltas.extend(call.argument_pieces().iter().map(|fragment| argument_delta(at, fragment)));
             sources.push(deltas);
         }
         let mut stream = String::new();
@@ -173,7 +191,7 @@ proptest! {
             stream.push_str(&frame(&sources[at].remove(0), None));
         }
         stream.push_str(&frame(&json!({}), Some("stop")));
-        let message = told::check(&translate(&options(), &[stream.as_bytes()])).unwrap();
+        let message = message_text::check(&translate(&options(), &[stream.as_bytes()])).unwrap();
         let blocks = message["content"].as_array().unwrap();
         let said = |kind: &str, member: &str| -> String {
             blocks.iter().filter(|block| block["type"] == kind).map(|block| block[member].as_str().unwrap()).collect()
@@ -205,7 +223,7 @@ proptest! {
         stream.push_str(&frame(&json!({}), Some(finish).filter(|finish| !finish.is_empty())));
         let stream = stream.replace("HIGH", "\\ud83d").replace("LOW", "\\ude00");
         let told = translate(&options, &[stream.as_bytes()]);
-        let message = told::check(&told);
+        let message = message_text::check(&told);
         let (body, outcome) = fold(options, stream.as_bytes());
         prop_assert_eq!(message.is_some(), outcome.fault.is_none());
         if let Some(message) = message {
@@ -227,7 +245,7 @@ proptest! {
     fn garbage_ends_in_an_error_and_never_in_a_panic(bytes in vec(any::<u8>(), 0..300), text in "(data: )?[\\PC\\n\\[\\]{}\":,]{0,80}\n\n") {
         for body in [&bytes[..], text.as_bytes(), &[b"data: ", &bytes[..], b"\n\n"].concat()] {
             let told = translate(&options(), &[frame(&json!({"content": "x"}), None).as_bytes(), body]);
-            prop_assert!(told::check(&told).is_none());
+            prop_assert!(message_text::check(&told).is_none());
             let (folded, outcome) = fold(options(), body);
             prop_assert!(folded.is_empty() && outcome.fault.is_some());
             let (whole, outcome) = reply::translate(options(), body);
@@ -238,17 +256,39 @@ proptest! {
     }
 }
 
-/// Deltas that break every habit: ids and names null, missing, changing; arguments of every kind; halves of characters.
+/// Deltas that break every habit: ids and names null, missing, changing; arguments of every kind;
+/// halves of characters.
 fn odd_delta() -> impl Strategy<Value = Value> {
-    let text = prop::sample::select(vec!["", " ", "\n", "a", "</think>", "<thi", "nk>", "HIGH", "LOW", "HIGHLOW"]);
-    let id =
-        prop_oneof![Just(Value::Null), prop::sample::select(vec!["", "a", "b", "chatcmpl-tool-0000000000000001"]).prop_map(Value::from)];
-    let name = prop_oneof![Just(Value::Null), prop::sample::select(vec!["", "F", "G", "<|channel|>", "\u{1}\""]).prop_map(Value::from)];
+    let text = prop::sample::select(vec![
+        "", " ", "\n", "a", "</think>", "<thi", "nk>", "HIGH", "LOW", "HIGHLOW",
+    ]);
+    let id = prop_oneof![
+        Just(Value::Null),
+        prop::sample::select(vec!["", "a", "b", "chatcmpl-tool-0000000000000001"])
+            .prop_map(Value::from)
+    ];
+    let name = prop_oneof![
+        Just(Value::Null),
+        prop::sample::select(vec!["", "F", "G", "<|channel|>", "\u{1}\""]).prop_map(Value::from)
+    ];
     let arguments = prop_oneof![
         Just(Value::Null),
         Just(json!({"a": "}\n"})),
-        prop::sample::select(vec!["", "{}", "{", "}", "\"", "\\", "\"a\":1", "{\"a\":1}", "null", "]", "HIGH", "\\HIGH"])
-            .prop_map(Value::from),
+        prop::sample::select(vec![
+            "",
+            "{}",
+            "{",
+            "}",
+            "\"",
+            "\\",
+            "\"a\":1",
+            "{\"a\":1}",
+            "null",
+            "]",
+            "HIGH",
+            "\\HIGH"
+        ])
+        .prop_map(Value::from),
     ];
     let index = prop_oneof![Just(Value::Null), (0u32..3).prop_map(Value::from)];
     let call = (index, id, name, arguments)
@@ -263,9 +303,9 @@ fn odd_delta() -> impl Strategy<Value = Value> {
 
 #[test]
 fn nothing_is_told_after_the_end() {
-    let mut machine = Machine::new(options());
+    let mut stream = MessageStream::new(options());
     let mut out = Vec::new();
-    machine.fail(ErrorKind::Timeout, "too late", &mut SseSink(&mut out));
-    machine.done(&mut SseSink(&mut out));
-    assert!(out.is_empty() && machine.is_over() && !machine.has_started());
+    stream.fail(ErrorKind::Timeout, "too late", &mut SseSink(&mut out));
+    stream.done(&mut SseSink(&mut out));
+    assert!(out.is_empty() && stream.is_over() && !stream.has_started());
 }

@@ -1,7 +1,8 @@
-//! Streams and whole replies of a real engine (vLLM 0.33.0): every stream keeps the invariant, and both ways give one message.
+//! Streams and whole replies of a real engine (vLLM 0.33.0): every stream keeps the invariant, and
+//! both ways give one message.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
-mod told;
+mod message_text;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ fn options() -> Options {
 }
 
 fn recordings(directory: &Path, is_wanted: fn(&str) -> bool) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut found: Vec<PathBuf> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     found.retain(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_wanted));
     found.sort();
     found
@@ -28,15 +30,17 @@ fn recordings(directory: &Path, is_wanted: fn(&str) -> bool) -> Vec<PathBuf> {
 
 fn streams() -> Vec<PathBuf> {
     let mut streams = recordings(&directory(), |name| name.starts_with("stream_"));
-    streams.extend(recordings(&directory().join("families"), |name| name.ends_with("_stream.body.txt")));
+    streams.extend(recordings(&directory().join("families"), |name| {
+        name.ends_with("_stream.body.txt")
+    }));
     streams
 }
 
-fn translate(pieces: &[&[u8]]) -> Vec<u8> {
+fn translate(deltas: &[&[u8]]) -> Vec<u8> {
     let mut translator = Translator::new(options());
     let mut out = Vec::new();
-    for piece in pieces {
-        translator.feed(piece, &mut out);
+    for fragment in deltas {
+        translator.feed(fragment, &mut out);
     }
     translator.finish(&mut out);
     out
@@ -51,7 +55,7 @@ fn every_recorded_stream_keeps_the_invariant() {
         let told = translate(&[&body]);
         let bytes: Vec<&[u8]> = body.chunks(1).collect();
         assert!(translate(&bytes) == told, "{} byte by byte", path.display());
-        let message = told::check(&told);
+        let message = message_text::check(&told);
         let name = path.file_name().unwrap().to_str().unwrap();
         let is_broken = String::from_utf8_lossy(&body).contains("\ndata: {\"error\":");
         assert_eq!(message.is_none(), is_broken, "{name}");
@@ -65,18 +69,44 @@ fn every_recorded_stream_keeps_the_invariant() {
     }
 }
 
-/// Differences that are the engine's own: ids and cached tokens of two different runs, white space that is trimmed when calls are there,
-/// text after a call, and the first call's markup, which whole replies lose.
+/// Differences that are the engine's own: ids and cached tokens of two different runs, white space
+/// that is trimmed when calls are there, text after a call, and the first call's markup, which
+/// whole replies lose.
 #[test]
 fn a03_whole_and_streamed_replies_are_one_message() {
-    let mut pairs: Vec<(PathBuf, PathBuf)> = recordings(&directory(), |name| name.starts_with("nostream_"))
-        .into_iter()
-        .map(|whole| (whole.with_file_name(whole.file_name().unwrap().to_str().unwrap().replace("nostream_", "stream_")), whole))
-        .collect();
+    let mut pairs: Vec<(PathBuf, PathBuf)> =
+        recordings(&directory(), |name| name.starts_with("nostream_"))
+            .into_iter()
+            .map(|whole| {
+                (
+                    whole.with_file_name(
+                        whole
+                            .file_name()
+                            .unwrap()
+                            .to_str()
+                            .unwrap()
+                            .replace("nostream_", "stream_"),
+                    ),
+                    whole,
+                )
+            })
+            .collect();
     pairs.extend(
         recordings(&directory().join("families"), |name| name.ends_with("_nostream.body.txt"))
             .into_iter()
-            .map(|whole| (whole.with_file_name(whole.file_name().unwrap().to_str().unwrap().replace("_nostream", "_stream")), whole)),
+            .map(|whole| {
+                (
+                    whole.with_file_name(
+                        whole
+                            .file_name()
+                            .unwrap()
+                            .to_str()
+                            .unwrap()
+                            .replace("_nostream", "_stream"),
+                    ),
+                    whole,
+                )
+            }),
     );
     assert!(pairs.len() >= 19, "{}", pairs.len());
     for (stream, whole) in pairs {
@@ -89,7 +119,8 @@ fn a03_whole_and_streamed_replies_are_one_message() {
         assert_eq!(streamed["stop_reason"], body["stop_reason"], "{name}");
         assert_eq!(streamed["stop_sequence"], body["stop_sequence"], "{name}");
         assert_eq!(streamed["usage"]["output_tokens"], body["usage"]["output_tokens"], "{name}");
-        let loses_text = name.starts_with("nostream_tool_then_text") || name.starts_with("minicpm5");
+        let loses_text =
+            name.starts_with("nostream_tool_then_text") || name.starts_with("minicpm5");
         assert_eq!(comparable(&streamed, loses_text), comparable(&body, loses_text), "{name}");
     }
 }

@@ -1,8 +1,9 @@
-//! Golden cases, one directory each: `upstream.sse` in, `client.sse` and `message.json` out (`fault.json` where there is a fault), however
-//! the input is cut. `options.json` holds what differs from the defaults. `UPDATE_TRANSCRIPTS=1` writes what comes out: read the diff.
+//! Golden cases, one directory each: `upstream.sse` in, `client.sse` and `message.json` out
+//! (`fault.json` where there is a fault), however the input is cut. `options.json` holds what
+//! differs from the defaults. `UPDATE_TRANSCRIPTS=1` writes what comes out: read the diff.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
-mod told;
+mod message_text;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ fn directory() -> PathBuf {
 }
 
 fn cases() -> Vec<PathBuf> {
-    let mut cases: Vec<PathBuf> = fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut cases: Vec<PathBuf> =
+        fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap().path()).collect();
     cases.retain(|case| case.join("upstream.sse").exists());
     cases.sort();
     cases
@@ -37,7 +39,8 @@ fn options(case: &Path) -> Options {
             "signature_prefix" => options.signature_prefix = text(),
             "stop_reasons" => {
                 let names: Vec<String> = serde_json::from_value(value.clone()).unwrap();
-                options.stop_reasons = Some(names.iter().map(|name| StopReason::parse(name).unwrap()).collect());
+                options.stop_reasons =
+                    Some(names.iter().map(|name| StopReason::parse(name).unwrap()).collect());
             }
             "report_stop_sequence" => options.report_stop_sequence = is_true(),
             "close_block_on_error" => options.close_block_on_error = is_true(),
@@ -53,14 +56,14 @@ fn options(case: &Path) -> Options {
     options
 }
 
-fn translate(options: &Options, pieces: &[&[u8]]) -> (Vec<u8>, Outcome) {
+fn translate(options: &Options, deltas: &[&[u8]]) -> (Vec<u8>, Outcome) {
     let mut translator = Translator::new(options.clone());
     let mut out = Vec::new();
-    for piece in pieces {
-        translator.feed(piece, &mut out);
+    for fragment in deltas {
+        translator.feed(fragment, &mut out);
     }
     translator.finish(&mut out);
-    (out, translator.machine().outcome())
+    (out, translator.stream().outcome())
 }
 
 /// Compares with the file, or writes it; nothing to hold means no file.
@@ -73,7 +76,12 @@ fn compare(path: &Path, told: &[u8]) {
         }
     }
     let golden = fs::read(path).unwrap_or_default();
-    assert_eq!(String::from_utf8_lossy(told), String::from_utf8_lossy(&golden), "{}", path.display());
+    assert_eq!(
+        String::from_utf8_lossy(told),
+        String::from_utf8_lossy(&golden),
+        "{}",
+        path.display()
+    );
 }
 
 fn described(outcome: &Outcome) -> Vec<u8> {
@@ -91,7 +99,7 @@ fn each_case_gives_its_golden_stream() {
         let (told, outcome) = translate(&options(&case), &[&upstream]);
         compare(&case.join("client.sse"), &told);
         compare(&case.join("fault.json"), &described(&outcome));
-        let message = told::check(&told);
+        let message = message_text::check(&told);
         assert_eq!(message.is_some(), outcome.fault.is_none(), "{}", case.display());
     }
 }
@@ -106,12 +114,18 @@ fn each_case_gives_the_same_bytes_however_it_is_cut() {
         assert_eq!(translate(&options, &bytes), whole, "{} byte by byte", case.display());
         for at in borders(&upstream) {
             let (before, after) = upstream.split_at(at);
-            assert_eq!(translate(&options, &[before, after]), whole, "{} cut at {at}", case.display());
+            assert_eq!(
+                translate(&options, &[before, after]),
+                whole,
+                "{} cut at {at}",
+                case.display()
+            );
         }
     }
 }
 
-/// One byte before, at and after the end of each line, and inside every character of more than one byte.
+/// One byte before, at and after the end of each line, and inside every character of more than one
+/// byte.
 fn borders(stream: &[u8]) -> Vec<usize> {
     let line_ends = (0..stream.len()).filter(|&at| matches!(stream[at], b'\n' | b'\r'));
     let inside = (0..stream.len()).filter(|&at| stream[at] & 0xc0 == 0x80);
@@ -129,17 +143,23 @@ fn each_case_folds_into_its_golden_message() {
         compare(&case.join("message.json"), &golden);
         let (told, streamed) = translate(&options, &[&upstream]);
         assert_eq!(outcome, streamed, "{}", case.display());
-        assert_same(told::check(&told), &body, &case);
+        assert_same(message_text::check(&told), &body, &case);
     }
 }
 
-/// The client's fold of the stream and ours are one message; where arguments were cut, ours keeps an object.
+/// The client's fold of the stream and ours are one message; where arguments were cut, ours keeps
+/// an object.
 fn assert_same(streamed: Option<Value>, body: &[u8], case: &Path) {
     let Some(mut streamed) = streamed else {
         return assert!(body.is_empty(), "{}", case.display());
     };
     let body: Value = serde_json::from_slice(body).unwrap();
-    for (block, ours) in streamed["content"].as_array_mut().unwrap().iter_mut().zip(body["content"].as_array().unwrap()) {
+    for (block, ours) in streamed["content"]
+        .as_array_mut()
+        .unwrap()
+        .iter_mut()
+        .zip(body["content"].as_array().unwrap())
+    {
         if block["type"] == "tool_use" && block["input"].is_string() {
             assert!(ours["input"].is_object());
             block["input"] = ours["input"].clone();

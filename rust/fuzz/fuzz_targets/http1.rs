@@ -12,16 +12,19 @@ fuzz_target!(|input: &[u8]| {
     }
     let body = &bytes[used..];
     let size = usize::from(*size).max(1);
-    assert_eq!(read(Body::new(head.framing), &[body]), read(Body::new(head.framing), &body.chunks(size).collect::<Vec<_>>()));
+    assert_eq!(
+        read(Body::new(head.framing), &[body]),
+        read(Body::new(head.framing), &body.chunks(size).collect::<Vec<_>>())
+    );
 });
 
-fn read(mut body: Body, pieces: &[&[u8]]) -> (Vec<u8>, Result<usize, HttpFault>, bool) {
+fn read(mut body: Body, deltas: &[&[u8]]) -> (Vec<u8>, Result<usize, HttpFault>, bool) {
     let (mut payload, mut left) = (Vec::new(), 0);
-    for piece in pieces {
-        let mut input = *piece;
+    for fragment in deltas {
+        let mut input = *fragment;
         loop {
             match body.feed(&mut input) {
-                Ok(Some(piece)) => payload.extend_from_slice(piece),
+                Ok(Some(fragment)) => payload.extend_from_slice(fragment),
                 Ok(None) => break,
                 Err(fault) => return (payload, Err(fault), false),
             }

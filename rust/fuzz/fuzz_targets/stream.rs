@@ -1,9 +1,9 @@
-//! A backend's stream with any knobs: the client's stream keeps its invariant, does not depend on the cuts, and folds into the message
-//! that the whole reply gives.
+//! A backend's stream with any knobs: the client's stream keeps its invariant, does not depend on
+//! the cuts, and folds into the message that the whole reply gives.
 #![no_main]
 
-#[path = "../../core/tests/told/mod.rs"]
-mod told;
+#[path = "../../core/tests/message_text/mod.rs"]
+mod message_text;
 
 use ferrule_core::message::{Options, StopReason};
 use ferrule_core::options::Reasoning;
@@ -14,10 +14,13 @@ fuzz_target!(|input: &[u8]| {
     let [knobs, size, stream @ ..] = input else { return };
     let options = options(*knobs);
     let told = translate(&options, &[stream]);
-    let pieces: Vec<&[u8]> = stream.chunks(usize::from(*size).max(1)).collect();
-    assert_eq!(String::from_utf8_lossy(&told), String::from_utf8_lossy(&translate(&options, &pieces)));
+    let deltas: Vec<&[u8]> = stream.chunks(usize::from(*size).max(1)).collect();
+    assert_eq!(
+        String::from_utf8_lossy(&told),
+        String::from_utf8_lossy(&translate(&options, &deltas))
+    );
     let (body, outcome) = fold(options.clone(), stream);
-    let Some(mut streamed) = told::check(&told) else {
+    let Some(mut streamed) = message_text::check(&told) else {
         return assert!(body.is_empty() && outcome.fault.is_some());
     };
     let body: serde_json::Value = serde_json::from_slice(&body).expect("the message is JSON");
@@ -34,13 +37,15 @@ fuzz_target!(|input: &[u8]| {
 fn options(knobs: u8) -> Options {
     let is_set = |bit: u8| knobs >> bit & 1 == 1;
     Options {
-        reasoning: [Reasoning::Thinking, Reasoning::Text, Reasoning::Drop, Reasoning::Thinking][usize::from(knobs & 3)],
+        reasoning: [Reasoning::Thinking, Reasoning::Text, Reasoning::Drop, Reasoning::Thinking]
+            [usize::from(knobs & 3)],
         display_omitted: is_set(2),
         single_tool_call: is_set(3),
         split_think: is_set(4),
         discard_output: is_set(5),
         close_block_on_error: !is_set(6),
-        stop_reasons: is_set(7).then(|| vec![StopReason::EndTurn, StopReason::MaxTokens, StopReason::ToolUse]),
+        stop_reasons: is_set(7)
+            .then(|| vec![StopReason::EndTurn, StopReason::MaxTokens, StopReason::ToolUse]),
         max_tokens: is_set(7).then_some(5),
         context_window: is_set(6).then_some(20),
         tool_names: vec![("f".to_owned(), "mcp__server__f".to_owned())],
@@ -48,11 +53,11 @@ fn options(knobs: u8) -> Options {
     }
 }
 
-fn translate(options: &Options, pieces: &[&[u8]]) -> Vec<u8> {
+fn translate(options: &Options, deltas: &[&[u8]]) -> Vec<u8> {
     let mut translator = Translator::new(options.clone());
     let mut out = Vec::new();
-    for piece in pieces {
-        translator.feed(piece, &mut out);
+    for fragment in deltas {
+        translator.feed(fragment, &mut out);
     }
     translator.finish(&mut out);
     out

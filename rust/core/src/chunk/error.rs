@@ -1,4 +1,5 @@
-//! An error in place of a chunk (or of a reply), in any of the shapes engines use. What it means to a client is not known here.
+//! An error in place of a chunk (or of a reply), in any of the shapes engines use. What it means to
+//! a client is not known here.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +11,8 @@ use super::parse::{Parsed, elements, members, some, unquoted};
 use super::{BackendError, ChunkFault};
 
 impl BackendError {
-    /// A whole body that tells of an error; one that says nothing is empty. What is no JSON is a fault.
+    /// A whole body that tells of an error; one that says nothing is empty. What is no JSON is a
+    /// fault.
     pub fn read(body: &[u8]) -> Parsed<Self> {
         let text = std::str::from_utf8(body).map_err(|_| ChunkFault::NotUtf8)?;
         let raw = serde_json::from_str::<&RawValue>(text)?.get();
@@ -47,14 +49,19 @@ impl<'a> Failure<'a> {
         }
     }
 
-    /// `text` is the whole object, which is the error itself in the flat shape. Beside choices only a plain `error` counts.
+    /// `text` is the whole object, which is the error itself in the flat shape. Beside choices only
+    /// a plain `error` counts.
     pub(super) fn read(&self, text: &str, has_choices: bool) -> Parsed<Option<BackendError>> {
         let error = match self.error {
             Some("false" | "\"\"") => return Ok(None),
             Some(error) => error,
             None if self.is_flat => text,
             None if has_choices => return Ok(None),
-            None if self.message.is_some_and(|message| message.starts_with('"')) || self.detail.is_some() => text,
+            None if self.message.is_some_and(|message| message.starts_with('"'))
+                || self.detail.is_some() =>
+            {
+                text
+            }
             None => return Ok(None),
         };
         if !error.trim_ascii_start().starts_with('{') {
@@ -66,7 +73,13 @@ impl<'a> Failure<'a> {
             "message" if value != "null" => read.message = decoded(value).into_owned(),
             "detail" => detail = some(value),
             "type" if value != "null" => read.kind = decoded(value).into_owned(),
-            "code" => read.status = value.trim_matches('"').parse().ok().filter(|status| (400..=599).contains(status)),
+            "code" => {
+                read.status = value
+                    .trim_matches('"')
+                    .parse()
+                    .ok()
+                    .filter(|status| (400..=599).contains(status))
+            }
             "n_prompt_tokens" => read.prompt_tokens = value.parse().ok(),
             "n_ctx" => read.context_window = value.parse().ok(),
             _ => {}

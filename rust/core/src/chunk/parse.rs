@@ -1,4 +1,5 @@
-//! The reader of every shape: any order, whitespace, nulls, objects where text is usual. What it refuses is refused.
+//! The reader of every shape: any order, whitespace, nulls, objects where text is usual. What it
+//! refuses is refused.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -51,11 +52,20 @@ fn choice_of(raw: &str) -> Parsed<(bool, Choice<'_>)> {
     let delta = delta.map(delta_of).transpose()?.unwrap_or_default();
     let finish = text("finish_reason", finish)?;
     let not_empty = |stop: &&str| !stop.is_empty();
-    Ok((is_first, Choice { delta, finish, stop_reason: stop_reason.filter(not_empty), matched_stop: matched_stop.filter(not_empty) }))
+    Ok((
+        is_first,
+        Choice {
+            delta,
+            finish,
+            stop_reason: stop_reason.filter(not_empty),
+            matched_stop: matched_stop.filter(not_empty),
+        },
+    ))
 }
 
 fn delta_of(raw: &str) -> Parsed<Delta<'_>> {
-    let (mut reasoning, mut reasoning_content, mut content, mut tool_calls) = (None, None, None, None);
+    let (mut reasoning, mut reasoning_content, mut content, mut tool_calls) =
+        (None, None, None, None);
     members("delta", raw, &mut |key, value| match key {
         "reasoning" => reasoning = some(value),
         "reasoning_content" => reasoning_content = some(value),
@@ -68,7 +78,10 @@ fn delta_of(raw: &str) -> Parsed<Delta<'_>> {
         reasoning_content: text("reasoning_content", reasoning_content)?,
         content: text("content", content)?,
         tool_calls: match tool_calls {
-            Some(raw) => elements("tool_calls", raw)?.into_iter().map(tool_delta_of).collect::<Parsed<_>>()?,
+            Some(raw) => elements("tool_calls", raw)?
+                .into_iter()
+                .map(tool_delta_of)
+                .collect::<Parsed<_>>()?,
             None => Vec::new(),
         },
     })
@@ -99,7 +112,7 @@ fn tool_delta_of(raw: &str) -> Parsed<ToolDelta<'_>> {
             Some(object) if object.starts_with('{') => Arguments::Object(object),
             other => match text("arguments", other)? {
                 "" => Arguments::None,
-                piece => Arguments::Text(piece),
+                fragment => Arguments::Text(fragment),
             },
         },
     })
@@ -143,9 +156,12 @@ impl Usage {
     }
 }
 
-/// A number of tokens; None for what is no whole, positive number. Floats come from gateways between us and the engine.
+/// A number of tokens; None for what is no whole, positive number. Floats come from gateways
+/// between us and the engine.
 fn count(raw: &str) -> Option<u64> {
-    raw.parse().ok().or_else(|| raw.parse::<f64>().ok().filter(|n| *n >= 0.0 && *n < 1e15).map(|n| n as u64))
+    raw.parse()
+        .ok()
+        .or_else(|| raw.parse::<f64>().ok().filter(|n| *n >= 0.0 && *n < 1e15).map(|n| n as u64))
 }
 
 /// A value that is not null.
@@ -158,11 +174,17 @@ pub(super) fn unquoted(raw: &str) -> Option<&str> {
 }
 
 fn text<'a>(member: &'static str, raw: Option<&'a str>) -> Parsed<&'a str> {
-    raw.map_or(Ok(""), |raw| unquoted(raw).ok_or(ChunkFault::Shape { member, expected: "a string" }))
+    raw.map_or(Ok(""), |raw| {
+        unquoted(raw).ok_or(ChunkFault::Shape { member, expected: "a string" })
+    })
 }
 
 /// Calls back with each member of the object `raw`: its name and its still raw value.
-pub(super) fn members<'a>(what: &'static str, raw: &'a str, on_member: &mut dyn FnMut(&str, &'a str)) -> Parsed<()> {
+pub(super) fn members<'a>(
+    what: &'static str,
+    raw: &'a str,
+    on_member: &mut dyn FnMut(&str, &'a str),
+) -> Parsed<()> {
     if !raw.trim_start_matches(JSON_BLANKS).starts_with('{') {
         serde_json::from_str::<serde::de::IgnoredAny>(raw)?;
         return Err(ChunkFault::Shape { member: what, expected: "an object" });

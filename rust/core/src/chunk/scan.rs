@@ -1,7 +1,8 @@
-//! The quick reader of what engines emit token after token: compact JSON, known members, nothing nested that is unknown.
+//! The quick reader of what engines emit token after token: compact JSON, known members, nothing
+//! nested that is unknown.
 //!
-//! One pass, no allocation but for tool calls. `None` means "not for me", never "wrong": [`super::parse`] then decides. What is
-//! accepted here is accepted there, with the same answer.
+//! One pass, no allocation but for tool calls. `None` means "not for me", never "wrong":
+//! [`super::parse`] then decides. What is accepted here is accepted there, with the same answer.
 
 use super::{Arguments, Choice, Chunk, Delta, ToolDelta};
 use crate::outcome::Usage;
@@ -109,7 +110,10 @@ impl<'a> Scanner<'a> {
                 Some(())
             })?;
         }
-        Some((name, if arguments.is_empty() { Arguments::None } else { Arguments::Text(arguments) }))
+        Some((
+            name,
+            if arguments.is_empty() { Arguments::None } else { Arguments::Text(arguments) },
+        ))
     }
 
     fn usage(&mut self) -> Option<Usage> {
@@ -120,7 +124,9 @@ impl<'a> Scanner<'a> {
                 b"prompt_tokens" => usage.prompt_tokens = s.count()?.unwrap_or(0),
                 b"completion_tokens" => usage.completion_tokens = s.count()?.unwrap_or(0),
                 b"reasoning_tokens" => usage.reasoning_tokens = s.count()?,
-                b"prompt_tokens_details" => usage.cached_tokens = s.detail(b"cached_tokens")?.unwrap_or(0),
+                b"prompt_tokens_details" => {
+                    usage.cached_tokens = s.detail(b"cached_tokens")?.unwrap_or(0)
+                }
                 b"completion_tokens_details" => detailed = s.detail(b"reasoning_tokens")?,
                 _ => s.skip()?,
             }
@@ -173,7 +179,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A whole number; what follows it (a fraction, an exponent) is refused by whoever expects a comma.
+    /// A whole number; what follows it (a fraction, an exponent) is refused by whoever expects a
+    /// comma.
     fn number(&mut self) -> Option<&'a str> {
         let start = self.at;
         let _sign = self.expect(b'-');
@@ -187,7 +194,10 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn object(&mut self, mut on_member: impl FnMut(&mut Self, &'a [u8]) -> Option<()>) -> Option<()> {
+    fn object(
+        &mut self,
+        mut on_member: impl FnMut(&mut Self, &'a [u8]) -> Option<()>,
+    ) -> Option<()> {
         self.expect(b'{')?;
         if self.expect(b'}').is_some() {
             return Some(());
@@ -244,7 +254,11 @@ impl<'a> Scanner<'a> {
     }
 
     fn literal(&mut self, word: &str) -> bool {
-        let is_next = self.text.as_bytes().get(self.at..).is_some_and(|rest| rest.starts_with(word.as_bytes()));
+        let is_next = self
+            .text
+            .as_bytes()
+            .get(self.at..)
+            .is_some_and(|rest| rest.starts_with(word.as_bytes()));
         if is_next {
             self.at += word.len();
         }
@@ -260,12 +274,13 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// How many bytes come before the first quote, backslash or control byte; eight at a time, because most strings are shorter than what
-/// makes a call into memchr worth it.
+/// How many bytes come before the first quote, backslash or control byte; eight at a time, because
+/// most strings are shorter than what makes a call into memchr worth it.
 fn plain_length(bytes: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
-    // Marks bytes below `limit`; a borrow may mark more, but only above a byte that is marked rightly.
+    // Marks bytes below `limit`; a borrow may mark more, but only above a byte that is marked
+    // rightly.
     let below = |word: u64, limit: u8| word.wrapping_sub(ONES * u64::from(limit)) & !word & HIGH;
     let (words, tail) = bytes.as_chunks::<8>();
     for (i, word) in words.iter().enumerate() {

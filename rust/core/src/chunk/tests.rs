@@ -19,7 +19,9 @@ fn chunk(choices: &str) -> String {
 }
 
 fn delta(members: &str) -> String {
-    chunk(&format!(r#"[{{"index":0,"delta":{{{members}}},"logprobs":null,"finish_reason":null,"token_ids":null}}]"#))
+    chunk(&format!(
+        r#"[{{"index":0,"delta":{{{members}}},"logprobs":null,"finish_reason":null,"token_ids":null}}]"#
+    ))
 }
 
 fn fault_of(text: &str) -> String {
@@ -39,7 +41,11 @@ fn every_delta_that_engines_emit_per_token_is_scanned() {
         (r#""reasoning_content":null,"role":"assistant","content":"""#, "", ""),
         (r#""reasoning":" it""#, " it", ""),
         (r#""reasoning_content":" it""#, " it", ""),
-        (r#""content":"\n\nBonjour 👋","reasoning":"Emoji time.\n""#, "Emoji time.\\n", "\\n\\nBonjour 👋"),
+        (
+            r#""content":"\n\nBonjour 👋","reasoning":"Emoji time.\n""#,
+            "Emoji time.\\n",
+            "\\n\\nBonjour 👋",
+        ),
         (r#""role":null,"content":"x","reasoning_content":null"#, "", "x"),
         (r#""reasoning_content":null"#, "", ""),
         ("", "", ""),
@@ -53,9 +59,18 @@ fn every_delta_that_engines_emit_per_token_is_scanned() {
 
 #[test]
 fn e01_reasoning_under_two_names_is_told_once() {
-    assert_eq!(read_both(&delta(r#""reasoning":"a","reasoning_content":"a""#)).unwrap().reasoning, "a");
-    assert_eq!(read_both(&delta(r#""reasoning":null,"reasoning_content":"a""#)).unwrap().reasoning, "a");
-    assert_eq!(read_both(&delta(r#""reasoning":"a","reasoning_content":"""#)).unwrap().reasoning, "a");
+    assert_eq!(
+        read_both(&delta(r#""reasoning":"a","reasoning_content":"a""#)).unwrap().reasoning,
+        "a"
+    );
+    assert_eq!(
+        read_both(&delta(r#""reasoning":null,"reasoning_content":"a""#)).unwrap().reasoning,
+        "a"
+    );
+    assert_eq!(
+        read_both(&delta(r#""reasoning":"a","reasoning_content":"""#)).unwrap().reasoning,
+        "a"
+    );
 }
 
 #[test]
@@ -63,11 +78,21 @@ fn tool_calls_as_each_engine_starts_and_continues_them() {
     for (members, expected) in [
         (
             r#""tool_calls":[{"id":"chatcmpl-tool-1","type":"function","index":0,"function":{"name":"f"}}],"content":null"#,
-            ToolDelta { index: Some(0), id: "chatcmpl-tool-1", name: "f", arguments: Arguments::None },
+            ToolDelta {
+                index: Some(0),
+                id: "chatcmpl-tool-1",
+                name: "f",
+                arguments: Arguments::None,
+            },
         ),
         (
             r#""tool_calls":[{"index":1,"function":{"arguments":"{\"a\": \""}}]"#,
-            ToolDelta { index: Some(1), id: "", name: "", arguments: Arguments::Text(r#"{\"a\": \""#) },
+            ToolDelta {
+                index: Some(1),
+                id: "",
+                name: "",
+                arguments: Arguments::Text(r#"{\"a\": \""#),
+            },
         ),
         (
             r#""role":null,"tool_calls":[{"id":"call_1","index":0,"type":"function","function":{"name":"f","arguments":""}}]"#,
@@ -82,7 +107,9 @@ fn tool_calls_as_each_engine_starts_and_continues_them() {
 
 #[test]
 fn c03_null_members_of_a_later_fragment_are_absent() {
-    let text = delta(r#""tool_calls":[{"index":0,"id":null,"type":null,"function":{"name":null,"arguments":"x"}}]"#);
+    let text = delta(
+        r#""tool_calls":[{"index":0,"id":null,"type":null,"function":{"name":null,"arguments":"x"}}]"#,
+    );
     let expected = ToolDelta { index: Some(0), id: "", name: "", arguments: Arguments::Text("x") };
     assert_eq!(scan::scan(&text).unwrap().tool_calls, [expected]);
     read_both(&text).unwrap();
@@ -90,9 +117,14 @@ fn c03_null_members_of_a_later_fragment_are_absent() {
 
 #[test]
 fn c09_arguments_as_an_object_stay_raw() {
-    let text = delta(r#""tool_calls":[{"function":{"name":"F","arguments":{"a": 1}}},{"index":null,"function":null},{}]"#);
+    let text = delta(
+        r#""tool_calls":[{"function":{"name":"F","arguments":{"a": 1}}},{"index":null,"function":null},{}]"#,
+    );
     let calls = read_both(&text).unwrap().tool_calls;
-    assert_eq!(calls[0], ToolDelta { index: None, id: "", name: "F", arguments: Arguments::Object(r#"{"a": 1}"#) });
+    assert_eq!(
+        calls[0],
+        ToolDelta { index: None, id: "", name: "F", arguments: Arguments::Object(r#"{"a": 1}"#) }
+    );
     assert_eq!(calls[1..], [ToolDelta::default(), ToolDelta::default()]);
 }
 
@@ -107,7 +139,8 @@ fn e09_stop_strings_but_not_token_ids() {
         (r#""stop_reason":null"#, None),
         (r#""stop_reason":"""#, None),
     ] {
-        let text = chunk(&format!(r#"[{{"index":0,"delta":{{}},"finish_reason":"stop",{members}}}]"#));
+        let text =
+            chunk(&format!(r#"[{{"index":0,"delta":{{}},"finish_reason":"stop",{members}}}]"#));
         let chunk = read_both(&text).unwrap();
         assert_eq!((chunk.finish, chunk.matched_stop), ("stop", expected), "{members}");
     }
@@ -121,32 +154,61 @@ fn usage_as_each_engine_reports_it() {
             r#"{"prompt_tokens":24,"completion_tokens":53,"prompt_tokens_details":{"cached_tokens":16,"created_cache_tokens":0},"completion_tokens_details":{"reasoning_tokens":7}}"#,
             (24, 53, 16, Some(7)),
         ),
-        (r#"{"prompt_tokens":24,"completion_tokens":53,"prompt_tokens_details":null,"reasoning_tokens":3}"#, (24, 53, 0, Some(3))),
+        (
+            r#"{"prompt_tokens":24,"completion_tokens":53,"prompt_tokens_details":null,"reasoning_tokens":3}"#,
+            (24, 53, 0, Some(3)),
+        ),
         (
             r#"{"prompt_tokens":24,"completion_tokens":53,"prompt_tokens_details":{"cached_tokens":null},"completion_tokens_details":null}"#,
             (24, 53, 0, None),
         ),
-        (r#"{"prompt_tokens":24.0,"completion_tokens":-1,"prompt_tokens_details":{"cached_tokens":1e400}}"#, (24, 0, 0, None)),
+        (
+            r#"{"prompt_tokens":24.0,"completion_tokens":-1,"prompt_tokens_details":{"cached_tokens":1e400}}"#,
+            (24, 0, 0, None),
+        ),
     ] {
         let text = format!(r#"{{"choices":[],"usage":{usage},"system_fingerprint":"x"}}"#);
         let usage = read_both(&text).unwrap().usage.expect("usage");
-        assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens), expected, "{text}");
+        assert_eq!(
+            (
+                usage.prompt_tokens,
+                usage.completion_tokens,
+                usage.cached_tokens,
+                usage.reasoning_tokens
+            ),
+            expected,
+            "{text}"
+        );
     }
-    for nothing in ["null", "{}", r#"{"prompt_tokens":"24"}"#, r#"{"prompt_tokens":0,"completion_tokens":null}"#] {
-        assert_eq!(read_both(&format!(r#"{{"choices":[],"usage":{nothing}}}"#)).unwrap(), Chunk::default(), "{nothing}");
+    for nothing in [
+        "null",
+        "{}",
+        r#"{"prompt_tokens":"24"}"#,
+        r#"{"prompt_tokens":0,"completion_tokens":null}"#,
+    ] {
+        assert_eq!(
+            read_both(&format!(r#"{{"choices":[],"usage":{nothing}}}"#)).unwrap(),
+            Chunk::default(),
+            "{nothing}"
+        );
     }
 }
 
 #[test]
 fn f07_null_cached_tokens_are_none() {
     let text = r#"{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":null}}}"#;
-    assert_eq!(scan::scan(text).unwrap().usage, Some(Usage { prompt_tokens: 5, completion_tokens: 1, ..Usage::default() }));
+    assert_eq!(
+        scan::scan(text).unwrap().usage,
+        Some(Usage { prompt_tokens: 5, completion_tokens: 1, ..Usage::default() })
+    );
     read_both(text).unwrap();
 }
 
 #[test]
 fn errors_in_every_shape() {
-    let nested = error_of(r#"{"error":{"message":"bad \"x\"\n\ud83d","type":"InternalServerError","param":null,"code":500}}"#);
+    let nested = error_of(
+        r#"{"error":{"message":"bad \"x\"\n\ud83d","type":"InternalServerError","param":null,"code":500}}"#,
+    );
     assert_eq!(
         nested,
         BackendError {
@@ -156,17 +218,29 @@ fn errors_in_every_shape() {
             ..Default::default()
         }
     );
-    let flat = error_of(r#"{"object":"error","message":"full","type":"ServiceUnavailable","param":null,"code":"503"}"#);
-    assert_eq!((flat.status, flat.kind.as_str(), flat.message.as_str()), (Some(503), "ServiceUnavailable", "full"));
-    assert_eq!(error_of(r#"{"message":"full","code":20}"#), BackendError { message: "full".into(), ..Default::default() });
+    let flat = error_of(
+        r#"{"object":"error","message":"full","type":"ServiceUnavailable","param":null,"code":"503"}"#,
+    );
+    assert_eq!(
+        (flat.status, flat.kind.as_str(), flat.message.as_str()),
+        (Some(503), "ServiceUnavailable", "full")
+    );
+    assert_eq!(
+        error_of(r#"{"message":"full","code":20}"#),
+        BackendError { message: "full".into(), ..Default::default() }
+    );
     assert_eq!(error_of(r#"{"error": "Unauthorized"}"#).message, "Unauthorized");
     assert_eq!(error_of(r#"{"detail":"Not Found"}"#).message, "Not Found");
-    assert_eq!(error_of(r#"{"detail":[{"loc":["body"],"msg":"too \"long\""},{"msg":"b"},"c"]}"#).message, r#"too "long"; b; c"#);
+    assert_eq!(
+        error_of(r#"{"detail":[{"loc":["body"],"msg":"too \"long\""},{"msg":"b"},"c"]}"#).message,
+        r#"too "long"; b; c"#
+    );
     assert_eq!(error_of(r#" {"error":{"detail":"d","message":null}}"#).message, "d");
     assert_eq!(error_of(r#"{"error":{}}"#), BackendError::default());
     assert_eq!(error_of(r#"{"error":["x"]}"#).message, r#"["x"]"#);
-    let overflow =
-        error_of(r#"{"error":{"code":400,"message":"m","type":"exceed_context_size_error","n_prompt_tokens":345516,"n_ctx":262144}}"#);
+    let overflow = error_of(
+        r#"{"error":{"code":400,"message":"m","type":"exceed_context_size_error","n_prompt_tokens":345516,"n_ctx":262144}}"#,
+    );
     assert_eq!((overflow.prompt_tokens, overflow.context_window), (Some(345_516), Some(262_144)));
 }
 
@@ -184,7 +258,8 @@ fn no_error_where_none_is_said() {
 
 #[test]
 fn an_error_beside_content_keeps_both() {
-    let chunk = read_both(r#"{"choices":[{"delta":{"content":"x"}}],"error":{"message":"m"}}"#).unwrap();
+    let chunk =
+        read_both(r#"{"choices":[{"delta":{"content":"x"}}],"error":{"message":"m"}}"#).unwrap();
     assert_eq!((chunk.content, chunk.error.unwrap().message.as_str()), ("x", "m"));
 }
 
@@ -212,7 +287,10 @@ fn b01_bytes_that_are_not_utf8_are_refused() {
     let text = delta(r#""content":"北🌍é""#);
     assert_eq!(read(text.as_bytes()).unwrap().content, "北🌍é");
     let at = text.find('北').unwrap();
-    assert!(matches!(read(&[&text.as_bytes()[..at + 1], &text.as_bytes()[at + 3..]].concat()), Err(ChunkFault::NotUtf8)));
+    assert!(matches!(
+        read(&[&text.as_bytes()[..at + 1], &text.as_bytes()[at + 3..]].concat()),
+        Err(ChunkFault::NotUtf8)
+    ));
 }
 
 #[test]
@@ -236,7 +314,10 @@ fn a25_done_only_as_a_whole() {
     assert!(is_done(b" [DONE] "));
     assert!(!is_done(br#"{"content":"data: [DONE]"}"#));
     assert!(!is_done(b"[DONE]x"));
-    assert_eq!(read_both(&delta(r#""content":"print('data: [DONE]')""#)).unwrap().content, "print('data: [DONE]')");
+    assert_eq!(
+        read_both(&delta(r#""content":"print('data: [DONE]')""#)).unwrap().content,
+        "print('data: [DONE]')"
+    );
 }
 
 #[test]
@@ -295,12 +376,24 @@ fn members_of_the_wrong_type_are_named() {
         (chunk("[1]"), "`choices[]` of the chunk is not an object"),
         (chunk(r#"[{"delta":"x"}]"#), "`delta` of the chunk is not an object"),
         (delta(r#""content":5"#), "`content` of the chunk is not a string"),
-        (delta(r#""content":[{"type":"text","text":"x"}]"#), "`content` of the chunk is not a string"),
+        (
+            delta(r#""content":[{"type":"text","text":"x"}]"#),
+            "`content` of the chunk is not a string",
+        ),
         (delta(r#""tool_calls":{}"#), "`tool_calls` of the chunk is not an array"),
         (delta(r#""tool_calls":[{"index":-1}]"#), "`index` of the chunk is not a small number"),
-        (delta(r#""tool_calls":[{"index":4294967296}]"#), "`index` of the chunk is not a small number"),
-        (delta(r#""tool_calls":[{"function":{"arguments":[]}}]"#), "`arguments` of the chunk is not a string"),
-        (chunk(r#"[{"delta":{},"finish_reason":1}]"#), "`finish_reason` of the chunk is not a string"),
+        (
+            delta(r#""tool_calls":[{"index":4294967296}]"#),
+            "`index` of the chunk is not a small number",
+        ),
+        (
+            delta(r#""tool_calls":[{"function":{"arguments":[]}}]"#),
+            "`arguments` of the chunk is not a string",
+        ),
+        (
+            chunk(r#"[{"delta":{},"finish_reason":1}]"#),
+            "`finish_reason` of the chunk is not a string",
+        ),
         (r#"{"usage":5}"#.to_owned(), "`usage` of the chunk is not an object"),
     ] {
         assert_eq!(fault_of(&text), expected);

@@ -12,21 +12,25 @@ fn head_of(fields: &str) -> Result<ResponseHead, HttpFault> {
     })
 }
 
-fn body_in(framing: Framing, pieces: &[&[u8]]) -> Result<(Vec<u8>, usize, bool), HttpFault> {
+fn body_in(framing: Framing, deltas: &[&[u8]]) -> Result<(Vec<u8>, usize, bool), HttpFault> {
     let mut body = Body::new(framing);
     let (mut payload, mut left) = (Vec::new(), 0);
-    for piece in pieces {
-        let mut input = *piece;
-        while let Some(piece) = body.feed(&mut input)? {
-            payload.extend_from_slice(piece);
+    for fragment in deltas {
+        let mut input = *fragment;
+        while let Some(fragment) = body.feed(&mut input)? {
+            payload.extend_from_slice(fragment);
         }
         left += input.len();
     }
     Ok((payload, left, body.is_complete()))
 }
 
-/// Whole, byte by byte and cut in two at every place: always the same.
-fn assert_body(framing: Framing, stream: &[u8], expected: Result<(Vec<u8>, usize, bool), HttpFault>) {
+/// Buffered, byte by byte and cut in two at every place: always the same.
+fn assert_body(
+    framing: Framing,
+    stream: &[u8],
+    expected: Result<(Vec<u8>, usize, bool), HttpFault>,
+) {
     let bytes: Vec<&[u8]> = stream.chunks(1).collect();
     assert_eq!(body_in(framing, &[stream]), expected, "whole");
     assert_eq!(body_in(framing, &bytes), expected, "byte by byte");
@@ -39,7 +43,10 @@ fn assert_body(framing: Framing, stream: &[u8], expected: Result<(Vec<u8>, usize
 fn a_head_like_uvicorn_sends_it() {
     let text = b"HTTP/1.1 200 OK\r\ndate: Mon, 30 Nov 2026 01:00:00 GMT\r\nServer: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n";
     let (head, used) = parse_head(text).unwrap().unwrap();
-    assert_eq!((head.status, head.framing, head.keep_alive, text.len() - used), (200, Framing::Chunked, true, 3));
+    assert_eq!(
+        (head.status, head.framing, head.keep_alive, text.len() - used),
+        (200, Framing::Chunked, true, 3)
+    );
     assert_eq!(head.values("server").collect::<Vec<_>>(), [b"uvicorn"]);
     for at in 0..used {
         assert_eq!(parse_head(&text[..at]), Ok(None), "cut at {at}");
@@ -76,7 +83,10 @@ fn ambiguous_framing_is_refused() {
         ("content-length: 5\r\ntransfer-encoding: chunked\r\n", HttpFault::LengthAndChunks),
         ("transfer-encoding: gzip, chunked\r\n", HttpFault::TransferEncoding),
         ("transfer-encoding: chunked, chunked\r\n", HttpFault::TransferEncoding),
-        ("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n", HttpFault::TransferEncoding),
+        (
+            "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+            HttpFault::TransferEncoding,
+        ),
         ("transfer-encoding: identity\r\n", HttpFault::TransferEncoding),
         ("transfer-encoding: xchunked\r\n", HttpFault::TransferEncoding),
         ("transfer-encoding:\r\n", HttpFault::TransferEncoding),
@@ -90,7 +100,10 @@ fn ambiguous_framing_is_refused() {
     }
     assert_eq!(parse_head(b"HTTP/1.1 200 OK\n\r\n"), Err(HttpFault::BareLineFeed));
     assert_eq!(parse_head(b"\nHTTP/1.1 200 OK\r\n\r\n"), Err(HttpFault::BareLineFeed));
-    assert_eq!(parse_head(b"HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"), Err(HttpFault::TransferEncoding));
+    assert_eq!(
+        parse_head(b"HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"),
+        Err(HttpFault::TransferEncoding)
+    );
     assert!(matches!(parse_head(b"<html>Bad Gateway</html>"), Err(HttpFault::Head(_))));
     assert!(matches!(parse_head(b"HTTP/2 200\r\n\r\n"), Err(HttpFault::Head(_))));
 }
@@ -101,7 +114,10 @@ fn interim_responses_are_skipped() {
     let (head, used) = parse_head(text).unwrap().unwrap();
     assert_eq!((head.status, used), (200, text.len()));
     assert_eq!(parse_head(&text[..60]), Ok(None));
-    assert_eq!(parse_head(b"HTTP/1.1 101 Switching Protocols\r\n\r\n"), Err(HttpFault::SwitchingProtocols));
+    assert_eq!(
+        parse_head(b"HTTP/1.1 101 Switching Protocols\r\n\r\n"),
+        Err(HttpFault::SwitchingProtocols)
+    );
     assert_eq!(parse_head(b"HTTP/1.1 999 What\r\n\r\n"), Err(HttpFault::Status(999)));
 }
 
@@ -130,7 +146,11 @@ fn which_connections_may_be_used_again() {
         ("HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\n", false),
         ("HTTP/1.0 200 OK\r\ncontent-length: 1\r\nconnection: keep-alive\r\n\r\n", true),
     ] {
-        assert_eq!(parse_head(text.as_bytes()).unwrap().unwrap().0.keep_alive, expected, "{text:?}");
+        assert_eq!(
+            parse_head(text.as_bytes()).unwrap().unwrap().0.keep_alive,
+            expected,
+            "{text:?}"
+        );
     }
 }
 
@@ -138,9 +158,18 @@ fn which_connections_may_be_used_again() {
 fn the_head_is_bounded() {
     let endless = [OK, b"x: ".as_slice(), &b"y".repeat(HEAD_LIMIT_BYTES)].concat();
     assert_eq!(parse_head(&endless), Err(HttpFault::HeadTooLong));
-    assert_eq!(parse_head(&[endless.as_slice(), b"\r\n\r\n"].concat()), Err(HttpFault::HeadTooLong));
-    assert_eq!(parse_head(&b"HTTP/1.1 100 Continue\r\n\r\n".repeat(3000)), Err(HttpFault::HeadTooLong));
-    assert_eq!(head_of(&"x: y\r\n".repeat(FIELDS_LIMIT + 1)), Err(HttpFault::Head(httparse::Error::TooManyHeaders)));
+    assert_eq!(
+        parse_head(&[endless.as_slice(), b"\r\n\r\n"].concat()),
+        Err(HttpFault::HeadTooLong)
+    );
+    assert_eq!(
+        parse_head(&b"HTTP/1.1 100 Continue\r\n\r\n".repeat(3000)),
+        Err(HttpFault::HeadTooLong)
+    );
+    assert_eq!(
+        head_of(&"x: y\r\n".repeat(FIELDS_LIMIT + 1)),
+        Err(HttpFault::Head(httparse::Error::TooManyHeaders))
+    );
 }
 
 #[test]
@@ -188,7 +217,11 @@ fn bad_chunks_are_refused() {
 #[test]
 fn what_nobody_reads_is_bounded() {
     let filler = "x".repeat(IGNORED_LIMIT_BYTES as usize + 1);
-    for stream in [format!("1;{filler}\r\n"), format!("0\r\n{filler}\r\n"), format!("0\r\n{}", "x:\r\n".repeat(filler.len()))] {
+    for stream in [
+        format!("1;{filler}\r\n"),
+        format!("0\r\n{filler}\r\n"),
+        format!("0\r\n{}", "x:\r\n".repeat(filler.len())),
+    ] {
         assert_eq!(body_in(Framing::Chunked, &[stream.as_bytes()]), Err(HttpFault::IgnoredTooLong));
     }
 }
@@ -230,13 +263,13 @@ proptest! {
             stream.extend_from_slice(b"\r\n");
         }
         stream.extend_from_slice(b"0\r\n\r\n");
-        let pieces: Vec<&[u8]> = stream.chunks(size).collect();
-        prop_assert_eq!(body_in(Framing::Chunked, &pieces), Ok((chunks.concat(), 0, true)));
+        let deltas: Vec<&[u8]> = stream.chunks(size).collect();
+        prop_assert_eq!(body_in(Framing::Chunked, &deltas), Ok((chunks.concat(), 0, true)));
     }
 
     #[test]
     fn any_bytes_cut_anywhere_are_one_body(bytes in proptest::collection::vec(prop_oneof![Just(b'0'), Just(b'2'), Just(b'\r'), Just(b'\n'), Just(b';'), any::<u8>()], 0..60), size in 1usize..9) {
-        let pieces: Vec<&[u8]> = bytes.chunks(size).collect();
-        prop_assert_eq!(body_in(Framing::Chunked, &[&bytes]), body_in(Framing::Chunked, &pieces));
+        let deltas: Vec<&[u8]> = bytes.chunks(size).collect();
+        prop_assert_eq!(body_in(Framing::Chunked, &[&bytes]), body_in(Framing::Chunked, &deltas));
     }
 }

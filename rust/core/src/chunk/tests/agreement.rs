@@ -7,13 +7,16 @@ use proptest::test_runner::TestRunner;
 
 /// A JSON string, sometimes with escapes, halves of pairs and characters of several bytes.
 fn string() -> BoxedStrategy<String> {
-    let escapes: &[&str] = &[r"\n", r#"\""#, r"\\", r"\/", r"\ud83d", r"\ude00", r"\u00e9", r"\u0000"];
+    let escapes: &[&str] =
+        &[r"\n", r#"\""#, r"\\", r"\/", r"\ud83d", r"\ude00", r"\u00e9", r"\u0000"];
     let part = prop_oneof![
         4 => "[a-z <>{}:,\\[\\]]{1,3}",
         1 => Just("é北🌍".to_owned()),
         1 => prop::sample::select(escapes).prop_map(str::to_owned),
     ];
-    proptest::collection::vec(part, 0..4).prop_map(|parts| format!("\"{}\"", parts.concat())).boxed()
+    proptest::collection::vec(part, 0..4)
+        .prop_map(|parts| format!("\"{}\"", parts.concat()))
+        .boxed()
 }
 
 fn number() -> impl Strategy<Value = String> {
@@ -61,8 +64,8 @@ fn json(depth: u32) -> BoxedStrategy<String> {
         Just("d\\u0065lta"),
     ];
     let blank = prop_oneof![20 => Just(""), 1 => Just(" "), 1 => Just("\n")];
-    let member =
-        (name, blank.clone(), json(depth - 1), blank).prop_map(|(name, before, value, after)| format!("\"{name}\":{before}{value}{after}"));
+    let member = (name, blank.clone(), json(depth - 1), blank)
+        .prop_map(|(name, before, value, after)| format!("\"{name}\":{before}{value}{after}"));
     prop_oneof![
         2 => scalar,
         4 => proptest::collection::vec(member, 0..5).prop_map(|members| format!("{{{}}}", members.join(","))),
@@ -76,14 +79,18 @@ fn nearly_a_chunk() -> impl Strategy<Value = String> {
     let call = (mostly(number()), mostly(string()), mostly(string()), mostly(string())).prop_map(|(index, id, name, arguments)| {
         format!(r#"{{"index":{index},"id":{id},"function":{{"name":{name},"arguments":{arguments}}}}}"#)
     });
-    let calls = mostly(proptest::collection::vec(call, 0..3).prop_map(|calls| format!("[{}]", calls.join(","))));
+    let calls = mostly(
+        proptest::collection::vec(call, 0..3).prop_map(|calls| format!("[{}]", calls.join(","))),
+    );
     let index = prop_oneof![28 => Just("0"), 1 => Just("1"), 1 => Just("00")];
     let details = mostly(number()).prop_map(|cached| format!(r#"{{"cached_tokens":{cached}}}"#));
     let usage = mostly((mostly(number()), mostly(number()), mostly(details)).prop_map(|(prompt, completion, details)| {
         format!(r#"{{"prompt_tokens":{prompt},"completion_tokens":{completion},"prompt_tokens_details":{details},"completion_tokens_details":{{"reasoning_tokens":{completion}}}}}"#)
     }));
-    let delta = (mostly(string()), mostly(string()), calls)
-        .prop_map(|(content, reasoning, calls)| format!(r#"{{"content":{content},"reasoning":{reasoning},"tool_calls":{calls}}}"#));
+    let delta =
+        (mostly(string()), mostly(string()), calls).prop_map(|(content, reasoning, calls)| {
+            format!(r#"{{"content":{content},"reasoning":{reasoning},"tool_calls":{calls}}}"#)
+        });
     (index, mostly(delta), mostly(string()), mostly(string()), usage, mostly(number())).prop_map(|(index, delta, finish, stop, usage, x)| {
         format!(
             r#"{{"id":"c","x":{x},"choices":[{{"index":{index},"delta":{delta},"finish_reason":{finish},"stop_reason":{stop}}}],"usage":{usage}}}"#

@@ -1,6 +1,8 @@
-//! Chat chunks passed on to a client that speaks chat completions: the same events, with the model named as the client named it.
+//! Chat chunks passed on to a client that speaks chat completions: the same events, with the model
+//! named as the client named it.
 //!
-//! Events before the first one with content are held back, so that a backend that fails early can still be replaced.
+//! Events before the first one with content are held back, so that a backend that fails early can
+//! still be replaced.
 
 use std::ops::ControlFlow;
 
@@ -14,14 +16,14 @@ use crate::sse::{Decoder, EVENT_LIMIT_BYTES};
 /// What is held back before the first event: a role chunk or two.
 const MAX_HELD_BYTES: usize = 256 << 10;
 
-pub struct Passage {
+pub struct ChatPassthrough {
     decoder: Decoder,
     state: State,
 }
 
 /// What the client asked for.
 #[derive(Debug, Clone, Default)]
-pub struct PassageOptions {
+pub struct ChatOptions {
     /// The model's name as the client knows it, as JSON text with its quotes.
     pub model_json: String,
     /// The client did not ask for usage; we did.
@@ -29,23 +31,23 @@ pub struct PassageOptions {
 }
 
 struct State {
-    options: PassageOptions,
+    options: ChatOptions,
     held: Vec<u8>,
     outcome: Outcome,
-    pieces: u64,
+    deltas: u64,
     has_started: bool,
     has_finish: bool,
     is_over: bool,
 }
 
-impl Passage {
+impl ChatPassthrough {
     #[must_use]
-    pub fn new(options: PassageOptions) -> Self {
+    pub fn new(options: ChatOptions) -> Self {
         let state = State {
             options,
             held: Vec::new(),
             outcome: Outcome::default(),
-            pieces: 0,
+            deltas: 0,
             has_started: false,
             has_finish: false,
             is_over: false,
@@ -92,15 +94,15 @@ impl Passage {
 
     /// Events with content so far: tokens, as far as one can tell.
     #[must_use]
-    pub fn pieces(&self) -> u64 {
-        self.state.pieces
+    pub fn deltas(&self) -> u64 {
+        self.state.deltas
     }
 
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         let mut outcome = self.state.outcome.clone();
         if !outcome.has_usage {
-            outcome.usage.output_tokens = self.state.pieces;
+            outcome.usage.output_tokens = self.state.deltas;
         }
         outcome
     }
@@ -134,8 +136,10 @@ impl State {
     }
 
     fn pass(&mut self, chunk: &Chunk<'_>, data: &[u8], out: &mut Vec<u8>) {
-        let has_content = !chunk.content.is_empty() || !chunk.reasoning.is_empty() || !chunk.tool_calls.is_empty();
-        self.pieces += u64::from(has_content);
+        let has_content = !chunk.content.is_empty()
+            || !chunk.reasoning.is_empty()
+            || !chunk.tool_calls.is_empty();
+        self.deltas += u64::from(has_content);
         self.has_finish |= !chunk.finish.is_empty();
         if let Some(usage) = chunk.usage {
             self.outcome.usage = MessageUsage::from(usage);
@@ -187,7 +191,8 @@ fn broken(message: impl Into<String>) -> Fault {
     Fault { kind: ErrorKind::Api, message: message.into() }
 }
 
-/// Writes one event, the value of its first `"model"` replaced. Quotes inside strings are escaped, so what is found is a key.
+/// Writes one event, the value of its first `"model"` replaced. Quotes inside strings are escaped,
+/// so what is found is a key.
 fn write_event(model_json: &str, data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: ");
     let from = out.len();
@@ -199,7 +204,8 @@ fn write_event(model_json: &str, data: &[u8], out: &mut Vec<u8>) {
         }
         _ => out.extend_from_slice(data),
     }
-    // An event of several data lines is one here: between the tokens of its JSON a line feed is as good as a blank.
+    // An event of several data lines is one here: between the tokens of its JSON a line feed is as
+    // good as a blank.
     for byte in &mut out[from..] {
         if *byte == b'\n' {
             *byte = b' ';
@@ -210,7 +216,10 @@ fn write_event(model_json: &str, data: &[u8], out: &mut Vec<u8>) {
 
 /// Where the string after the first `"model":` stands, quotes included.
 fn model_value(data: &[u8]) -> Option<(usize, usize)> {
-    let blanks = |from: usize| data.get(from..).map_or(0, |rest| rest.iter().take_while(|b| b.is_ascii_whitespace()).count());
+    let blanks = |from: usize| {
+        data.get(from..)
+            .map_or(0, |rest| rest.iter().take_while(|b| b.is_ascii_whitespace()).count())
+    };
     let mut at = memmem::find(data, b"\"model\"")? + b"\"model\"".len();
     at += blanks(at);
     if data.get(at) != Some(&b':') {
@@ -230,60 +239,64 @@ fn model_value(data: &[u8]) -> Option<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Passage, PassageOptions};
+    use super::{ChatOptions, ChatPassthrough};
 
-    fn told(frames: &str, hide_usage: bool) -> (String, Passage) {
-        let mut passage = Passage::new(PassageOptions { model_json: "\"mine\"".into(), hide_usage });
+    fn relay_frames(frames: &str, hide_usage: bool) -> (String, ChatPassthrough) {
+        let mut passthrough =
+            ChatPassthrough::new(ChatOptions { model_json: "\"mine\"".into(), hide_usage });
         let mut out = Vec::new();
         for byte in frames.as_bytes() {
-            passage.feed(&[*byte], &mut out);
+            passthrough.feed(&[*byte], &mut out);
         }
-        passage.finish(&mut out);
-        (String::from_utf8(out).unwrap(), passage)
+        passthrough.finish(&mut out);
+        (String::from_utf8(out).unwrap(), passthrough)
     }
 
-    const ROLE: &str =
-        "data: {\"id\":\"c\",\"model\":\"theirs\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
-    const TEXT: &str =
-        "data: {\"id\":\"c\",\"model\":\"theirs\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"say \\\"model\\\":\\\"x\\\"\"}}]}\n\n";
+    const ROLE: &str = "data: {\"id\":\"c\",\"model\":\"theirs\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+    const TEXT: &str = "data: {\"id\":\"c\",\"model\":\"theirs\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"say \\\"model\\\":\\\"x\\\"\"}}]}\n\n";
     const STOP: &str = "data: {\"id\":\"c\",\"model\":\"theirs\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
-    const USAGE: &str =
-        "data: {\"id\":\"c\",\"model\":\"theirs\",\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\n";
+    const USAGE: &str = "data: {\"id\":\"c\",\"model\":\"theirs\",\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\n";
     const DONE: &str = "data: [DONE]\n\n";
 
     #[test]
     fn only_the_key_named_model_changes() {
-        let (out, passage) = told(&[ROLE, TEXT, STOP, USAGE, DONE].concat(), false);
+        let (out, passthrough) = relay_frames(&[ROLE, TEXT, STOP, USAGE, DONE].concat(), false);
         assert_eq!(out, [ROLE, TEXT, STOP, USAGE, DONE].concat().replace("theirs", "mine"));
-        assert_eq!((passage.outcome().usage.input_tokens, passage.outcome().usage.output_tokens), (7, 2));
+        assert_eq!(
+            (passthrough.outcome().usage.input_tokens, passthrough.outcome().usage.output_tokens),
+            (7, 2)
+        );
     }
 
     #[test]
     fn an_event_of_several_lines_becomes_one() {
         let lines = "data: {\"model\":\"theirs\",\ndata: \"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\n";
-        let (out, _) = told(&[lines, STOP, DONE].concat(), false);
+        let (out, _) = relay_frames(&[lines, STOP, DONE].concat(), false);
         let line = "data: {\"model\":\"mine\", \"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\n";
         assert_eq!(out, [line, &STOP.replace("theirs", "mine"), DONE].concat());
     }
 
     #[test]
     fn usage_nobody_asked_for_is_counted_and_hidden() {
-        let (out, passage) = told(&[ROLE, TEXT, STOP, USAGE, DONE].concat(), true);
+        let (out, passthrough) = relay_frames(&[ROLE, TEXT, STOP, USAGE, DONE].concat(), true);
         assert_eq!(out, [ROLE, TEXT, STOP, DONE].concat().replace("theirs", "mine"));
-        assert_eq!(passage.outcome().usage.output_tokens, 2);
+        assert_eq!(passthrough.outcome().usage.output_tokens, 2);
     }
 
     #[test]
     fn a_backend_that_fails_after_the_role_told_nothing() {
-        let (out, passage) = told(&[ROLE, "data: {\"error\":{\"message\":\"boom\",\"code\":500}}\n\n"].concat(), false);
+        let (out, passthrough) = relay_frames(
+            &[ROLE, "data: {\"error\":{\"message\":\"boom\",\"code\":500}}\n\n"].concat(),
+            false,
+        );
         assert_eq!(out, "");
-        assert!(passage.outcome().fault.is_some() && !passage.has_started());
+        assert!(passthrough.outcome().fault.is_some() && !passthrough.has_started());
     }
 
     #[test]
     fn a_stream_that_breaks_off_ends_with_an_error() {
-        let (out, passage) = told(&[ROLE, TEXT].concat(), false);
+        let (out, passthrough) = relay_frames(&[ROLE, TEXT].concat(), false);
         assert!(out.ends_with("\n\n") && out.contains("\"error\""), "{out}");
-        assert!(passage.outcome().fault.is_some());
+        assert!(passthrough.outcome().fault.is_some());
     }
 }

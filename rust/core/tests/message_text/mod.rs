@@ -10,8 +10,10 @@ pub fn events(stream: &[u8]) -> Vec<Value> {
     let mut rest = text;
     while !rest.is_empty() {
         let (event, more) = rest.split_once("\n\n").expect("each event ends with an empty line");
-        let (name, data) =
-            event.strip_prefix("event: ").and_then(|event| event.split_once("\ndata: ")).expect("a name and one line of data");
+        let (name, data) = event
+            .strip_prefix("event: ")
+            .and_then(|event| event.split_once("\ndata: "))
+            .expect("a name and one line of data");
         let value: Value = serde_json::from_str(data).expect("the data is JSON");
         assert_eq!(value["type"], name);
         events.push(value);
@@ -20,7 +22,8 @@ pub fn events(stream: &[u8]) -> Vec<Value> {
     events
 }
 
-/// Checks the invariant of every stream and gives the message it folds into; None if it ended in an error, or told nothing.
+/// Checks the invariant of every stream and gives the message it folds into; None if it ended in an
+/// error, or told nothing.
 pub fn check(stream: &[u8]) -> Option<Value> {
     let events = events(stream);
     let (first, rest) = events.split_first()?;
@@ -50,7 +53,8 @@ pub fn check(stream: &[u8]) -> Option<Value> {
                 if let Some(json) = block.json {
                     let at = blocks(&mut message).len() - 1;
                     // Cut arguments are the client's to judge; whole ones are one object.
-                    blocks(&mut message)[at]["input"] = serde_json::from_str(&json).unwrap_or(Value::String(json));
+                    blocks(&mut message)[at]["input"] =
+                        serde_json::from_str(&json).unwrap_or(Value::String(json));
                 }
             }
             "message_delta" => {
@@ -68,7 +72,10 @@ pub fn check(stream: &[u8]) -> Option<Value> {
             }
             "error" => {
                 assert!(is_last && !is_ended, "nothing follows an error");
-                assert!(event["error"]["type"].is_string() && event["error"]["message"].as_str().is_some_and(|said| !said.is_empty()));
+                assert!(
+                    event["error"]["type"].is_string()
+                        && event["error"]["message"].as_str().is_some_and(|said| !said.is_empty())
+                );
                 return None;
             }
             other => panic!("no such event: {other}"),
@@ -83,12 +90,15 @@ fn blocks(message: &mut Value) -> &mut Vec<Value> {
 
 fn check_usage(usage: &Value) {
     for (name, count) in usage.as_object().expect("usage is an object") {
-        assert!(count.is_u64() || name == "output_tokens_details" && count["thinking_tokens"].is_u64(), "{name} is {count}");
+        assert!(
+            count.is_u64() || name == "output_tokens_details" && count["thinking_tokens"].is_u64(),
+            "{name} is {count}"
+        );
     }
     assert!(usage["input_tokens"].is_u64() && usage["output_tokens"].is_u64());
 }
 
-/// Joins pieces of input like a client: input as text that is no JSON stays a string.
+/// Joins deltas of input like a client: input as text that is no JSON stays a string.
 struct Open {
     block: Value,
     json: Option<String>,
@@ -100,7 +110,9 @@ impl Open {
         let empty = match block["type"].as_str().unwrap() {
             "text" => json!({"type": "text", "text": ""}),
             "thinking" => json!({"type": "thinking", "thinking": "", "signature": ""}),
-            "tool_use" => json!({"type": "tool_use", "id": block["id"], "name": block["name"], "input": {}}),
+            "tool_use" => {
+                json!({"type": "tool_use", "id": block["id"], "name": block["name"], "input": {}})
+            }
             other => panic!("no such block: {other}"),
         };
         assert_eq!(*block, empty, "a block starts empty");
@@ -113,12 +125,16 @@ impl Open {
         assert!(!self.is_signed, "the signature is the last delta");
         match (self.block["type"].as_str().unwrap(), delta["type"].as_str().unwrap()) {
             ("text", "text_delta") => append(&mut self.block["text"], &delta["text"]),
-            ("thinking", "thinking_delta") => append(&mut self.block["thinking"], &delta["thinking"]),
+            ("thinking", "thinking_delta") => {
+                append(&mut self.block["thinking"], &delta["thinking"])
+            }
             ("thinking", "signature_delta") => {
                 self.block["signature"] = delta["signature"].clone();
                 self.is_signed = true;
             }
-            ("tool_use", "input_json_delta") => self.json.as_mut().unwrap().push_str(delta["partial_json"].as_str().unwrap()),
+            ("tool_use", "input_json_delta") => {
+                self.json.as_mut().unwrap().push_str(delta["partial_json"].as_str().unwrap())
+            }
             (block, delta) => panic!("{delta} in a {block} block"),
         }
     }

@@ -1,7 +1,9 @@
-//! The reading of all backend connections of one loop: an epoll of its own, which the loop watches as one descriptor.
+//! The reading of all backend connections of one loop: an epoll of its own, which the loop watches
+//! as one descriptor.
 //!
-//! The loop's own way from a readable socket to `data_received` costs a tenth of a token's whole CPU; one callback here serves
-//! everything that is readable. A transport whose socket is read here has its own reading paused; it still opens, writes and closes.
+//! The loop's own way from a readable socket to `data_received` costs a tenth of a token's whole
+//! CPU; one callback here serves everything that is readable. A transport whose socket is read here
+//! has its own reading paused; it still opens, writes and closes.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -14,61 +16,74 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use crate::relay::Relay;
-use crate::state::Arrival;
+use crate::connection::UpstreamConnection;
+use crate::state::ReadEvent;
 
-/// What one read takes at most; a backend that sends without a pause gets its next turn after all others had theirs.
+/// What one read takes at most; a backend that sends without a pause gets its next turn after all
+/// others had theirs.
 const READ_BYTES: usize = 64 << 10;
 const EVENTS_PER_RUN: usize = 256;
 const READABLE: EventFlags = EventFlags::IN;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 #[pyclass(frozen, module = "ferrule._core")]
-pub struct Pump {
+pub struct Poller {
     epoll: OwnedFd,
     state: Mutex<State>,
 }
 
 struct State {
     /// By descriptor.
-    relays: Vec<Option<Py<Relay>>>,
+    connections: Vec<Option<Py<UpstreamConnection>>>,
     buffer: Vec<u8>,
 }
 
 /// A descriptor that a transport owns.
 ///
-/// A transport closes its socket only after `connection_lost`, where the relay forgets it; so while a relay knows it, it is open.
+/// A transport closes its socket only after `connection_lost`, where the connection forgets it; so
+/// while a connection knows it, it is open.
 #[expect(unsafe_code, reason = "the socket belongs to a Python transport")]
 pub fn borrowed<'a>(descriptor: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: open for as long as its relay or exchange holds the number; see above.
+    // SAFETY: open for as long as its connection or stream holds the number; see above.
     unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
 
-impl Pump {
+impl Poller {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads `descriptor` for `relay` from now on.
-    pub fn watch(&self, descriptor: RawFd, relay: Py<Relay>) -> PyResult<()> {
-        let Ok(index) = usize::try_from(descriptor) else { return Err(PyOSError::new_err("the transport has no socket")) };
+    /// Reads `descriptor` for `connection` from now on.
+    pub fn watch(&self, descriptor: RawFd, connection: Py<UpstreamConnection>) -> PyResult<()> {
+        let Ok(index) = usize::try_from(descriptor) else {
+            return Err(PyOSError::new_err("the transport has no socket"));
+        };
         let mut state = self.lock();
-        if state.relays.len() <= index {
-            state.relays.resize_with(index + 1, || None);
+        if state.connections.len() <= index {
+            state.connections.resize_with(index + 1, || None);
         }
-        state.relays[index] = Some(relay);
-        epoll::add(&self.epoll, borrowed(descriptor), EventData::new_u64(index as u64), READABLE).map_err(os_error)
+        state.connections[index] = Some(connection);
+        epoll::add(&self.epoll, borrowed(descriptor), EventData::new_u64(index as u64), READABLE)
+            .map_err(os_error)
     }
 
     /// Holds the reading, or goes on with it.
     pub fn set_paused(&self, descriptor: RawFd, is_paused: bool) -> PyResult<()> {
         let flags = if is_paused { EventFlags::empty() } else { READABLE };
-        epoll::modify(&self.epoll, borrowed(descriptor), EventData::new_u64(descriptor as u64), flags).map_err(os_error)
+        epoll::modify(
+            &self.epoll,
+            borrowed(descriptor),
+            EventData::new_u64(descriptor as u64),
+            flags,
+        )
+        .map_err(os_error)
     }
 
     pub fn forget(&self, descriptor: RawFd) {
-        let relay = usize::try_from(descriptor).ok().and_then(|index| self.lock().relays.get_mut(index).and_then(Option::take));
-        if relay.is_some() {
+        let connection = usize::try_from(descriptor)
+            .ok()
+            .and_then(|index| self.lock().connections.get_mut(index).and_then(Option::take));
+        if connection.is_some() {
             // The descriptor may be closed already; then the kernel has forgotten it by itself.
             let _ = epoll::delete(&self.epoll, borrowed(descriptor));
         }
@@ -76,11 +91,11 @@ impl Pump {
 }
 
 #[pymethods]
-impl Pump {
+impl Poller {
     #[new]
     fn new() -> PyResult<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(os_error)?;
-        let state = State { relays: Vec::new(), buffer: vec![0; READ_BYTES] };
+        let state = State { connections: Vec::new(), buffer: vec![0; READ_BYTES] };
         Ok(Self { epoll, state: Mutex::new(state) })
     }
 
@@ -89,35 +104,41 @@ impl Pump {
         self.epoll.as_raw_fd()
     }
 
-    /// Reads whatever is readable and lets each relay tell it.
+    /// Reads whatever is readable and lets each connection write it.
     fn run(&self, py: Python<'_>) -> PyResult<()> {
         let mut buffer = std::mem::take(&mut self.lock().buffer);
         buffer.resize(READ_BYTES, 0);
         let mut room = [const { MaybeUninit::<Event>::uninit() }; EVENTS_PER_RUN];
-        let mut told = Ok(());
+        let mut result = Ok(());
         if let Ok((events, _)) = epoll::wait(&self.epoll, &mut room, Some(&AT_ONCE)) {
             for event in events {
                 let one = self.serve(py, event.data.u64(), &mut buffer);
-                told = told.and(one);
+                result = result.and(one);
             }
         }
         self.lock().buffer = buffer;
-        told
+        result
     }
 }
 
-impl Pump {
+impl Poller {
     fn serve(&self, py: Python<'_>, token: u64, buffer: &mut [u8]) -> PyResult<()> {
         let index = token as usize;
-        let Some(relay) = self.lock().relays.get(index).and_then(Option::as_ref).map(|relay| relay.clone_ref(py)) else {
+        let Some(connection) = self
+            .lock()
+            .connections
+            .get(index)
+            .and_then(Option::as_ref)
+            .map(|connection| connection.clone_ref(py))
+        else {
             return Ok(());
         };
-        let relay = relay.get();
+        let connection = connection.get();
         match recv(borrowed(index as RawFd), &mut *buffer, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => relay.hang_up(py, &Arrival::Eof),
-            Ok((length, _)) => relay.arrive(py, &Arrival::Bytes(&buffer[..length])),
+            Ok((0, _)) => connection.handle_close(py, &ReadEvent::Eof),
+            Ok((length, _)) => connection.handle_read(py, &ReadEvent::Bytes(&buffer[..length])),
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(_) => relay.hang_up(py, &Arrival::Lost),
+            Err(_) => connection.handle_close(py, &ReadEvent::Lost),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Content blocks, one after the other: start, deltas of its own kind, stop; indices 0, 1, 2, ...
 //!
-//! Whatever is asked of it, the events that come out are well nested. What is told, and when, is decided in `message`.
+//! Whatever is asked of it, the events that come out are well nested. What is lines, and when, is
+//! decided in `message`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -18,18 +19,19 @@ pub enum Open {
 }
 
 #[derive(Debug, Default)]
-pub struct Blocks {
+pub struct BlockWriter {
     open: Open,
     /// Of the open block, or else of the next one.
     index: u32,
     signature_prefix: String,
     hides_thinking: bool,
-    /// All reasoning so far, escaped; the open thinking block's own part begins at `block_thought`.
-    thought: String,
-    block_thought: usize,
+    /// All reasoning so far, escaped; the open thinking block's own part begins at
+    /// `block_reasoning_at`.
+    reasoning: String,
+    block_reasoning_at: usize,
 }
 
-impl Blocks {
+impl BlockWriter {
     pub fn new(signature_prefix: &str, hides_thinking: bool) -> Self {
         let mut prefix = String::new();
         escape_into(signature_prefix, &mut prefix);
@@ -41,13 +43,13 @@ impl Blocks {
     }
 
     /// All reasoning so far, escaped.
-    pub fn thought(&self) -> &str {
-        &self.thought
+    pub fn reasoning(&self) -> &str {
+        &self.reasoning
     }
 
     /// Keeps reasoning that gets no block.
-    pub fn remember(&mut self, reasoning: &str) {
-        self.thought.push_str(reasoning);
+    pub fn record_reasoning(&mut self, reasoning: &str) {
+        self.reasoning.push_str(reasoning);
     }
 
     pub fn text(&mut self, text: &str, sink: &mut impl Sink) {
@@ -63,10 +65,10 @@ impl Blocks {
         if self.open != Open::Thinking {
             self.close(sink);
             self.open = Open::Thinking;
-            self.block_thought = self.thought.len();
+            self.block_reasoning_at = self.reasoning.len();
             sink.event(Event::ThinkingStart { index: self.index });
         }
-        self.thought.push_str(text);
+        self.reasoning.push_str(text);
         if !self.hides_thinking {
             sink.event(Event::ThinkingDelta { index: self.index, text });
         }
@@ -78,7 +80,7 @@ impl Blocks {
         sink.event(Event::ToolStart { index: self.index, id, name });
     }
 
-    /// A piece of the open call's arguments.
+    /// A fragment of the open call's arguments.
     pub fn input(&mut self, json: &str, sink: &mut impl Sink) {
         if self.open == Open::Tool && !json.is_empty() {
             sink.event(Event::InputDelta { index: self.index, json });
@@ -88,7 +90,8 @@ impl Blocks {
     pub fn close(&mut self, sink: &mut impl Sink) {
         match self.open {
             Open::Nothing => return,
-            Open::Thinking => sink.event(Event::SignatureDelta { index: self.index, signature: &self.signature() }),
+            Open::Thinking => sink
+                .event(Event::SignatureDelta { index: self.index, signature: &self.signature() }),
             Open::Text | Open::Tool => {}
         }
         sink.event(Event::BlockStop { index: self.index });
@@ -96,10 +99,14 @@ impl Blocks {
         self.open = Open::Nothing;
     }
 
-    /// The reasoning itself, so that a client that sends the block back restores it and nothing is stored.
+    /// The reasoning itself, so that a client that sends the block back restores it and nothing is
+    /// stored.
     fn signature(&self) -> String {
         let mut signature = self.signature_prefix.clone();
-        URL_SAFE_NO_PAD.encode_string(decode(&self.thought[self.block_thought..]).as_bytes(), &mut signature);
+        URL_SAFE_NO_PAD.encode_string(
+            decode(&self.reasoning[self.block_reasoning_at..]).as_bytes(),
+            &mut signature,
+        );
         signature
     }
 }
@@ -109,16 +116,16 @@ mod tests {
     use super::*;
     use crate::sink::SseSink;
 
-    fn lines(act: impl FnOnce(&mut Blocks, &mut SseSink<'_>)) -> Vec<String> {
+    fn lines(act: impl FnOnce(&mut BlockWriter, &mut SseSink<'_>)) -> Vec<String> {
         let mut out = Vec::new();
-        act(&mut Blocks::new("ferrule1.", false), &mut SseSink(&mut out));
+        act(&mut BlockWriter::new("ferrule1.", false), &mut SseSink(&mut out));
         let text = String::from_utf8(out).unwrap();
         text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
     }
 
     #[test]
     fn e13_the_signature_is_the_last_delta_and_holds_the_reasoning_of_its_block() {
-        let told = lines(|blocks, sink| {
+        let lines = lines(|blocks, sink| {
             blocks.thinking("plan\\n", sink);
             blocks.thinking("北", sink);
             blocks.text("t", sink);
@@ -126,9 +133,9 @@ mod tests {
             blocks.close(sink);
         });
         let signature = |text: &str| format!("ferrule1.{}", URL_SAFE_NO_PAD.encode(text));
-        assert!(told[3].contains(&signature("plan\n北")), "{}", told[3]);
-        assert!(told[4].contains("content_block_stop"), "{}", told[4]);
-        assert!(told[10].contains(&signature("more")), "{}", told[10]);
+        assert!(lines[3].contains(&signature("plan\n北")), "{}", lines[3]);
+        assert!(lines[4].contains("content_block_stop"), "{}", lines[4]);
+        assert!(lines[10].contains(&signature("more")), "{}", lines[10]);
     }
 
     #[test]

@@ -1,0 +1,87 @@
+//! What an stream does to the world outside its lock: the backend it is read from, the client's
+//! transport, whoever waits.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::poller::Poller;
+
+/// Where the reply comes from: the backend's transport, and who reads its socket.
+pub struct UpstreamHandle {
+    transport: Option<Py<PyAny>>,
+    poller: Option<(Py<Poller>, i32)>,
+}
+
+impl UpstreamHandle {
+    pub fn new(transport: Py<PyAny>, poller: Option<Py<Poller>>, descriptor: Option<i32>) -> Self {
+        Self { transport: Some(transport), poller: poller.zip(descriptor) }
+    }
+
+    pub fn none() -> Self {
+        Self { transport: None, poller: None }
+    }
+
+    pub fn clone_ref(&self, py: Python<'_>) -> Self {
+        Self {
+            transport: self.transport.as_ref().map(|transport| transport.clone_ref(py)),
+            poller: self
+                .poller
+                .as_ref()
+                .map(|(poller, descriptor)| (poller.clone_ref(py), *descriptor)),
+        }
+    }
+
+    pub fn set_paused(&self, py: Python<'_>, is_paused: bool) -> PyResult<()> {
+        if let Some((poller, descriptor)) = &self.poller {
+            return poller.get().set_paused(*descriptor, is_paused);
+        }
+        let method =
+            if is_paused { intern!(py, "pause_reading") } else { intern!(py, "resume_reading") };
+        self.transport
+            .as_ref()
+            .map_or(Ok(()), |transport| transport.call_method0(py, method).map(drop))
+    }
+
+    /// Cuts the connection; the connection hears of it by `connection_lost`.
+    pub fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        if let Some((poller, descriptor)) = &self.poller {
+            poller.get().forget(*descriptor);
+        }
+        self.transport
+            .as_ref()
+            .map_or(Ok(()), |transport| transport.call_method0(py, intern!(py, "abort")).map(drop))
+    }
+}
+
+/// What is to be done outside the lock.
+#[derive(Default)]
+pub struct Effects {
+    /// What the client's socket did not take, for its transport.
+    pub rest: Option<(Py<PyAny>, Py<PyBytes>)>,
+    pub waiter: Option<Py<PyAny>>,
+    pub abort: Option<UpstreamHandle>,
+    pub first_event: Option<Py<PyAny>>,
+}
+
+impl Effects {
+    /// All of it, whatever part fails: a client that is gone must not leave anybody waiting.
+    /// Returns the first failure.
+    pub fn run(self, py: Python<'_>) -> PyResult<()> {
+        let Self { rest, waiter, abort, first_event } = self;
+        let written = rest.map_or(Ok(()), |(transport, bytes)| {
+            transport.call_method1(py, intern!(py, "write"), (bytes,)).map(drop)
+        });
+        let heard = first_event.map_or(Ok(()), |callback| callback.call0(py).map(drop));
+        let cut = abort.map_or(Ok(()), |upstream| upstream.abort(py));
+        written.and(heard).and(cut).and(waiter.map_or(Ok(()), |waiter| wake(py, &waiter)))
+    }
+}
+
+/// Gives a future its result, unless it has one.
+fn wake(py: Python<'_>, waiter: &Py<PyAny>) -> PyResult<()> {
+    if waiter.call_method0(py, intern!(py, "done"))?.is_truthy(py)? {
+        return Ok(());
+    }
+    waiter.call_method1(py, intern!(py, "set_result"), (py.None(),)).map(drop)
+}

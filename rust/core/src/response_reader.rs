@@ -1,0 +1,416 @@
+//! One request on a backend connection, from the first byte of the answer to the last: head,
+//! framing, events, client bytes. No I/O.
+//!
+//! Whatever a backend sends, `feed` neither panics nor fails: it says how far things are, and `end`
+//! what they came to. A reply that goes on over several connections (a retry, a thinking budget)
+//! keeps its `ResponseMode` and gets a new `ResponseReader`.
+
+use crate::chat_passthrough::{self, ChatPassthrough};
+use crate::fold::Fold;
+use crate::http1::{self, Body, Framing, ResponseHead};
+use crate::message::MessageStream;
+use crate::outcome::{Fault, Outcome};
+use crate::sink::{Event, Sink, SseSink};
+use crate::translator::Translator;
+
+/// A whole answer is collected up to this size; no message needs more.
+const MAX_BODY_BYTES: usize = 64 << 20;
+
+/// In which form a reply is told.
+pub enum ResponseMode {
+    /// Messages events for a client that streams.
+    Events(Box<Translator>),
+    /// A streamed reply told as one whole message.
+    Aggregated(Box<Translator>, Box<Fold>),
+    /// Chat chunks passed on.
+    Chat(Box<ChatPassthrough>),
+    /// The body as it is.
+    Buffered,
+}
+
+impl ResponseMode {
+    /// Was an event with content told?
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        match self {
+            Self::Events(translator) | Self::Aggregated(translator, _) => {
+                translator.stream().has_started()
+            }
+            Self::Chat(passthrough) => passthrough.has_started(),
+            Self::Buffered => false,
+        }
+    }
+
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        match self {
+            Self::Events(translator) | Self::Aggregated(translator, _) => {
+                translator.stream().is_over()
+            }
+            Self::Chat(passthrough) => passthrough.is_over(),
+            Self::Buffered => false,
+        }
+    }
+
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Events(translator) | Self::Aggregated(translator, _) => {
+                translator.stream().outcome()
+            }
+            Self::Chat(passthrough) => passthrough.outcome(),
+            Self::Buffered => Outcome::default(),
+        }
+    }
+
+    /// Ends what is told with an error. What was not begun yet is only marked: its failure is an
+    /// answer with a status.
+    pub fn fail(&mut self, fault: Fault, out: &mut Vec<u8>) {
+        match self {
+            Self::Events(translator) => {
+                translator.stream_mut().fail(fault.kind, &fault.message, &mut SseSink(out))
+            }
+            Self::Aggregated(translator, fold) => {
+                translator.stream_mut().fail(fault.kind, &fault.message, fold.as_mut())
+            }
+            Self::Chat(passthrough) => passthrough.fail(fault, out),
+            Self::Buffered => {}
+        }
+    }
+
+    /// The error as the client's protocol has it, where nothing but pings was told.
+    pub fn write_error(&self, fault: &Fault, out: &mut Vec<u8>) {
+        match self {
+            Self::Events(_) => {
+                SseSink(out).event(Event::Error { kind: fault.kind, message: &fault.message })
+            }
+            Self::Chat(_) => chat_passthrough::write_error(fault, out),
+            Self::Aggregated(..) | Self::Buffered => {}
+        }
+    }
+
+    /// Tokens so far, as far as one can tell.
+    #[must_use]
+    pub fn deltas(&self) -> u64 {
+        match self {
+            Self::Events(translator) | Self::Aggregated(translator, _) => {
+                translator.stream().deltas()
+            }
+            Self::Chat(passthrough) => passthrough.deltas(),
+            Self::Buffered => 0,
+        }
+    }
+
+    /// The folded message; empty unless there is one.
+    #[must_use]
+    pub fn into_message(self) -> Vec<u8> {
+        match self {
+            Self::Aggregated(_, fold) => fold.into_body(),
+            Self::Events(_) | Self::Chat(_) | Self::Buffered => Vec::new(),
+        }
+    }
+
+    // A thinking budget held at the edge
+
+    /// The thinking went past its budget: the backend is to be stopped and asked to go on.
+    #[must_use]
+    pub fn is_budget_spent(&self) -> bool {
+        self.stream().is_some_and(MessageStream::is_budget_spent)
+    }
+
+    #[must_use]
+    pub fn reasoning_text(&self) -> String {
+        self.stream().map_or_else(String::new, MessageStream::reasoning_text)
+    }
+
+    /// What comes now is a second reply that goes on where the first was stopped.
+    pub fn begin_continuation(&mut self) {
+        if let Self::Events(translator) | Self::Aggregated(translator, _) = self {
+            translator.begin_continuation();
+        }
+    }
+
+    fn stream(&self) -> Option<&MessageStream> {
+        match self {
+            Self::Events(translator) | Self::Aggregated(translator, _) => Some(translator.stream()),
+            Self::Chat(_) | Self::Buffered => None,
+        }
+    }
+
+    fn feed(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Self::Events(translator) => translator.feed(payload, out),
+            Self::Aggregated(translator, fold) => translator.feed_into(payload, fold.as_mut()),
+            Self::Chat(passthrough) => passthrough.feed(payload, out),
+            Self::Buffered => {}
+        }
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        match self {
+            Self::Events(translator) => translator.finish(out),
+            Self::Aggregated(translator, fold) => translator.finish_into(fold.as_mut()),
+            Self::Chat(passthrough) => passthrough.finish(out),
+            Self::Buffered => {}
+        }
+    }
+}
+
+/// How an response_reader came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The reply was told to its end.
+    Complete,
+    /// A body was collected: the whole reply that was asked for, or an error's.
+    Collected,
+    /// The reply carried an error, broke off or was no valid reply; `fault` says it.
+    Broken,
+    /// The connection closed before one byte of the answer.
+    NoResponse,
+}
+
+/// What one read brought: tokens, as far as one can tell, and perhaps the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    pub deltas: u64,
+    pub end: Option<End>,
+}
+
+enum Stage {
+    Head(Vec<u8>),
+    Events(Body),
+    Collect(Body),
+    Over,
+}
+
+pub struct ResponseReader {
+    stage: Stage,
+    head: Option<ResponseHead>,
+    collected: Vec<u8>,
+    fault: Option<String>,
+    fate: ConnectionFate,
+}
+
+/// What becomes of the connection after the reply.
+pub enum ConnectionFate {
+    /// It is closed.
+    Close,
+    /// It can carry the next request.
+    Reuse,
+    /// The reply is over, the end of its framing is still to come; then it can carry the next
+    /// request.
+    Drain(Body),
+}
+
+impl Default for ResponseReader {
+    fn default() -> Self {
+        Self {
+            stage: Stage::Head(Vec::new()),
+            head: None,
+            collected: Vec::new(),
+            fault: None,
+            fate: ConnectionFate::Close,
+        }
+    }
+}
+
+impl ResponseReader {
+    /// Takes bytes of the connection and appends to `out` what the client is to get.
+    pub fn feed(&mut self, mode: &mut ResponseMode, input: &[u8], out: &mut Vec<u8>) -> Progress {
+        let before = mode.deltas();
+        let end = self.advance(mode, input, out).unwrap_or_else(|fault| Some(self.fail(fault)));
+        Progress { deltas: mode.deltas() - before, end }
+    }
+
+    /// The backend has closed the connection.
+    pub fn eof(&mut self, mode: &mut ResponseMode, out: &mut Vec<u8>) -> Progress {
+        let before = mode.deltas();
+        let end = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Over => None,
+            Stage::Head(buffer) if buffer.is_empty() => Some(End::NoResponse),
+            Stage::Head(_) => Some(
+                self.fail("the backend closed the connection inside the response head".to_owned()),
+            ),
+            Stage::Events(mut body) => Some(match body.eof() {
+                Ok(()) => Self::events_end(mode, out),
+                Err(fault) => self.fail(fault.to_string()),
+            }),
+            Stage::Collect(mut body) => Some(match body.eof() {
+                Ok(()) => End::Collected,
+                Err(fault) => self.fail(fault.to_string()),
+            }),
+        };
+        Progress { deltas: mode.deltas() - before, end }
+    }
+
+    /// The connection was reset.
+    pub fn lost(&mut self) -> Progress {
+        let end = match &self.stage {
+            Stage::Over => None,
+            Stage::Head(buffer) if buffer.is_empty() => Some(End::NoResponse),
+            Stage::Head(_) | Stage::Events(_) | Stage::Collect(_) => {
+                Some(self.fail("the backend's connection was lost".to_owned()))
+            }
+        };
+        Progress { deltas: 0, end }
+    }
+
+    /// The answer's status; 0 before there is one.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.head.as_ref().map_or(0, |head| head.status)
+    }
+
+    /// A header of the answer as text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<String> {
+        let value = self.head.as_ref()?.values(name).next()?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    }
+
+    /// The body, when `end` is `Collected`.
+    #[must_use]
+    pub fn collected(&self) -> &[u8] {
+        &self.collected
+    }
+
+    /// What was wrong with the connection's bytes, when `end` is `Broken` and the mode has no fault
+    /// of its own.
+    #[must_use]
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
+    /// What becomes of the connection; asked once, after the end.
+    pub fn take_fate(&mut self) -> ConnectionFate {
+        std::mem::replace(&mut self.fate, ConnectionFate::Close)
+    }
+
+    fn advance(
+        &mut self,
+        mode: &mut ResponseMode,
+        mut input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<End>, String> {
+        if let Stage::Head(buffer) = &mut self.stage {
+            buffer.extend_from_slice(input);
+            let Some((head, length)) =
+                http1::parse_head(buffer).map_err(|fault| fault.to_string())?
+            else {
+                return Ok(None);
+            };
+            let rest = buffer.split_off(length);
+            self.begin_body(head, mode)?;
+            return self.body(mode, &mut rest.as_slice(), out);
+        }
+        self.body(mode, &mut input, out)
+    }
+
+    fn begin_body(&mut self, head: ResponseHead, mode: &ResponseMode) -> Result<(), String> {
+        let body = Body::new(head.framing);
+        let is_stream = head.values("content-type").any(|value| {
+            value.trim_ascii_start().to_ascii_lowercase().starts_with(b"text/event-stream")
+        });
+        let wants_stream = !matches!(mode, ResponseMode::Buffered);
+        if head
+            .values("content-encoding")
+            .any(|coding| !coding.trim_ascii().eq_ignore_ascii_case(b"identity"))
+        {
+            return Err(
+                "the backend compressed its answer although identity was asked for".to_owned()
+            );
+        }
+        if head.status == 200 && wants_stream && !is_stream {
+            return Err(
+                "the backend answered a request for a stream with something else".to_owned()
+            );
+        }
+        self.stage = if head.status == 200 && wants_stream {
+            Stage::Events(body)
+        } else {
+            Stage::Collect(body)
+        };
+        self.head = Some(head);
+        Ok(())
+    }
+
+    fn body(
+        &mut self,
+        mode: &mut ResponseMode,
+        input: &mut &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<End>, String> {
+        let keep_alive = self.head.as_ref().is_some_and(|head| head.keep_alive);
+        match &mut self.stage {
+            Stage::Head(_) | Stage::Over => Ok(None),
+            Stage::Events(body) => {
+                while let Some(payload) = body.feed(input).map_err(|fault| fault.to_string())? {
+                    mode.feed(payload, out);
+                    if mode.is_over() {
+                        break;
+                    }
+                }
+                if mode.is_over() {
+                    let body = std::mem::replace(body, Body::new(Framing::None));
+                    self.stage = Stage::Over;
+                    self.fate = if keep_alive { drain(body, input) } else { ConnectionFate::Close };
+                    return Ok(Some(if mode.outcome().fault.is_some() {
+                        End::Broken
+                    } else {
+                        End::Complete
+                    }));
+                }
+                if body.is_complete() {
+                    self.stage = Stage::Over;
+                    self.fate = if keep_alive && input.is_empty() {
+                        ConnectionFate::Reuse
+                    } else {
+                        ConnectionFate::Close
+                    };
+                    return Ok(Some(Self::events_end(mode, out)));
+                }
+                Ok(None)
+            }
+            Stage::Collect(body) => {
+                while let Some(payload) = body.feed(input).map_err(|fault| fault.to_string())? {
+                    if self.collected.len() + payload.len() > MAX_BODY_BYTES {
+                        return Err("the backend's answer is too long".to_owned());
+                    }
+                    self.collected.extend_from_slice(payload);
+                }
+                if !body.is_complete() {
+                    return Ok(None);
+                }
+                self.stage = Stage::Over;
+                self.fate = if keep_alive && input.is_empty() {
+                    ConnectionFate::Reuse
+                } else {
+                    ConnectionFate::Close
+                };
+                Ok(Some(End::Collected))
+            }
+        }
+    }
+
+    fn events_end(mode: &mut ResponseMode, out: &mut Vec<u8>) -> End {
+        mode.finish(out);
+        if mode.outcome().fault.is_some() { End::Broken } else { End::Complete }
+    }
+
+    fn fail(&mut self, fault: String) -> End {
+        self.stage = Stage::Over;
+        self.fate = ConnectionFate::Close;
+        self.fault = Some(fault);
+        End::Broken
+    }
+}
+
+/// Reads the framing that follows the last event. More events in that place mean that the backend
+/// does not know its own end.
+pub fn drain(mut body: Body, mut input: &[u8]) -> ConnectionFate {
+    match body.feed(&mut input) {
+        Ok(None) if body.is_complete() && input.is_empty() => ConnectionFate::Reuse,
+        Ok(None) if !body.is_complete() => ConnectionFate::Drain(body),
+        _ => ConnectionFate::Close,
+    }
+}

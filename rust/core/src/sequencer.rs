@@ -1,0 +1,282 @@
+//! The order in which a message is told: who has the active_call, what waits, and which white space
+//! is nothing but a gap.
+//!
+//! - A call has the active_call until its JSON is complete. Whatever else comes meanwhile waits (at
+//!   most [`WAITING_LIMIT_BYTES`]) and is told after it, in order, so that interleaved calls come
+//!   out one after the other and no byte is lost.
+//! - White space that could be nothing but the gap before a call waits too, and is dropped if a
+//!   call or the end follows.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::block_writer::{BlockWriter, Open};
+use crate::calls::Calls;
+use crate::chunk::{Arguments, ToolDelta};
+use crate::options::Options;
+use crate::sink::Sink;
+use crate::text::{escape, is_blank};
+use crate::usage_tracker::ToolCallState;
+
+/// What one message may make us hold back behind incomplete calls, and the reasoning it may have.
+pub const WAITING_LIMIT_BYTES: usize = 16 << 20;
+/// White space past this is told as text.
+const BLANK_LIMIT_BYTES: usize = 64 << 10;
+
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum SequenceFault {
+    #[error("the backend sent too many tool calls")]
+    Calls,
+    #[error("the backend interleaves more output than can be held back")]
+    Waiting,
+    #[error("the backend sent too much reasoning")]
+    Reasoning,
+}
+
+/// Told once the call that has the active_call is complete; text is escaped.
+#[derive(Debug)]
+enum Queued {
+    Thinking(String),
+    Text(String),
+    Call(usize),
+}
+
+#[derive(Debug)]
+pub struct Sequencer {
+    options: Arc<Options>,
+    writer: BlockWriter,
+    calls: Calls,
+    active_call: Option<usize>,
+    tool_calls: ToolCallState,
+    queued: VecDeque<Queued>,
+    /// All that ever waited: a bound on what waits now.
+    waited_bytes: usize,
+    /// White space held back.
+    blank: String,
+}
+
+impl Sequencer {
+    pub fn new(options: Arc<Options>) -> Self {
+        Self {
+            writer: BlockWriter::new(&options.signature_prefix, options.display_omitted),
+            options,
+            calls: Calls::default(),
+            active_call: None,
+            tool_calls: ToolCallState::None,
+            queued: VecDeque::new(),
+            waited_bytes: 0,
+            blank: String::new(),
+        }
+    }
+
+    pub fn tool_call_state(&self) -> ToolCallState {
+        self.tool_calls
+    }
+
+    /// All reasoning that was told or remembered, escaped.
+    pub fn reasoning(&self) -> &str {
+        self.writer.reasoning()
+    }
+
+    /// Keeps reasoning that gets no block.
+    pub fn record_reasoning(&mut self, reasoning: &str) -> Result<(), SequenceFault> {
+        self.check_reasoning(reasoning)?;
+        self.writer.record_reasoning(reasoning);
+        Ok(())
+    }
+
+    /// Closes whatever block is open, as it is.
+    pub fn truncate(&mut self, sink: &mut impl Sink) {
+        self.writer.close(sink);
+    }
+
+    pub fn close_thinking(&mut self, sink: &mut impl Sink) {
+        if self.writer.open() == Open::Thinking {
+            self.writer.close(sink);
+        }
+    }
+
+    // One method per kind of delta
+
+    pub fn thinking(&mut self, text: &str, sink: &mut impl Sink) -> Result<(), SequenceFault> {
+        self.check_reasoning(text)?;
+        if !self.has_to_wait() {
+            self.write_thinking(text, sink);
+            return Ok(());
+        }
+        match self.queued.back_mut() {
+            Some(Queued::Thinking(last)) => last.push_str(text),
+            _ => self.queued.push_back(Queued::Thinking(text.to_owned())),
+        }
+        self.wait(text)
+    }
+
+    pub fn text(&mut self, text: &str, sink: &mut impl Sink) -> Result<(), SequenceFault> {
+        if !self.has_to_wait() {
+            self.write_text(text, sink);
+            return Ok(());
+        }
+        match self.queued.back_mut() {
+            Some(Queued::Text(last)) => last.push_str(text),
+            _ => self.queued.push_back(Queued::Text(text.to_owned())),
+        }
+        self.wait(text)
+    }
+
+    pub fn call(
+        &mut self,
+        delta: &ToolDelta<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), SequenceFault> {
+        let at = self.calls.place(delta).ok_or(SequenceFault::Calls)?;
+        let call = self.calls.get(at);
+        if call.is_closed || at > 0 && self.options.single_tool_call {
+            return Ok(());
+        }
+        let fragment = match delta.arguments {
+            Arguments::None => Cow::Borrowed(""),
+            Arguments::Text(text) => call.join(text),
+            Arguments::Object(json) => Cow::Owned(escape(json)),
+        };
+        let input = call.arguments.feed(&fragment);
+        if self.try_activate(at, sink) {
+            self.write_input(at, input, sink);
+            while self.is_active_call_settled() && self.write_next(sink) {}
+        } else {
+            self.calls.get(at).waiting.push_str(input);
+        }
+        if self.calls.get(at).is_started { Ok(()) } else { self.wait(input) }
+    }
+
+    /// Nothing more comes: tells all that waits and closes the last block.
+    pub fn end(&mut self, sink: &mut impl Sink) {
+        while self.write_next(sink) {}
+        self.end_call(sink);
+        self.writer.close(sink);
+    }
+
+    // Who has the active_call
+
+    /// True while a call is incomplete: everything but its own deltas has to wait.
+    fn has_to_wait(&self) -> bool {
+        !self.queued.is_empty() || self.active_call.is_some_and(|at| !self.calls.is_complete(at))
+    }
+
+    /// `{}` may be a placeholder, so only a settled call makes way for another one.
+    fn is_active_call_settled(&mut self) -> bool {
+        self.active_call.is_none_or(|at| self.calls.get(at).arguments.is_settled())
+    }
+
+    /// Gives call `at` the active_call if it is free; else the call gets in line.
+    fn try_activate(&mut self, at: usize, sink: &mut impl Sink) -> bool {
+        if self.active_call == Some(at) {
+            return true;
+        }
+        let is_free = self.queued.is_empty() && self.is_active_call_settled();
+        if is_free {
+            self.activate(at, sink);
+        } else if !self
+            .queued
+            .iter()
+            .any(|queued| matches!(queued, Queued::Call(waiting) if *waiting == at))
+        {
+            self.queued.push_back(Queued::Call(at));
+        }
+        is_free
+    }
+
+    fn activate(&mut self, at: usize, sink: &mut impl Sink) {
+        self.end_call(sink);
+        self.writer.close(sink);
+        self.blank.clear();
+        self.active_call = Some(at);
+    }
+
+    fn wait(&mut self, text: &str) -> Result<(), SequenceFault> {
+        self.waited_bytes += text.len();
+        if self.waited_bytes > WAITING_LIMIT_BYTES { Err(SequenceFault::Waiting) } else { Ok(()) }
+    }
+
+    fn check_reasoning(&self, more: &str) -> Result<(), SequenceFault> {
+        let reasoning_bytes = self.writer.reasoning().len() + more.len();
+        if reasoning_bytes > WAITING_LIMIT_BYTES { Err(SequenceFault::Reasoning) } else { Ok(()) }
+    }
+
+    // What is told now
+
+    fn write_next(&mut self, sink: &mut impl Sink) -> bool {
+        match self.queued.pop_front() {
+            None => return false,
+            Some(Queued::Thinking(text)) => self.write_thinking(&text, sink),
+            Some(Queued::Text(text)) => self.write_text(&text, sink),
+            Some(Queued::Call(at)) => {
+                self.activate(at, sink);
+                self.write_input(at, "", sink);
+            }
+        }
+        true
+    }
+
+    fn write_thinking(&mut self, text: &str, sink: &mut impl Sink) {
+        self.end_call(sink);
+        self.writer.thinking(text, sink);
+    }
+
+    fn write_text(&mut self, text: &str, sink: &mut impl Sink) {
+        if self.writer.open() == Open::Text {
+            return self.writer.text(text, sink);
+        }
+        if is_blank(text) && self.blank.len() + text.len() <= BLANK_LIMIT_BYTES {
+            return self.blank.push_str(text);
+        }
+        self.end_call(sink);
+        if self.blank.is_empty() {
+            return self.writer.text(text, sink);
+        }
+        let mut whole = std::mem::take(&mut self.blank);
+        whole.push_str(text);
+        self.writer.text(&whole, sink);
+    }
+
+    /// Tells a fragment of the call that has the active_call, once it has a name; with the first
+    /// fragment what waited before it.
+    fn write_input(&mut self, at: usize, fragment: &str, sink: &mut impl Sink) {
+        let call = self.calls.get(at);
+        if call.is_started {
+            return self.writer.input(fragment, sink);
+        }
+        call.waiting.push_str(fragment);
+        // A name may still grow until the arguments begin.
+        if call.has_name() && call.arguments.has_begun() {
+            self.open_call(at, sink);
+        }
+    }
+
+    fn open_call(&mut self, at: usize, sink: &mut impl Sink) {
+        let (id, name) = self.calls.introduce(at, &self.options);
+        self.writer.tool(&id, &name, sink);
+        let waiting = std::mem::take(&mut self.calls.get(at).waiting);
+        self.writer.input(&waiting, sink);
+    }
+
+    /// The call that has the active_call is over: tells what remains of it. A call that never got a
+    /// name cannot be told at all.
+    fn end_call(&mut self, sink: &mut impl Sink) {
+        let Some(at) = self.active_call.take() else { return };
+        let call = self.calls.get(at);
+        call.is_closed = true;
+        if !call.has_name() {
+            return;
+        }
+        if !call.is_started {
+            self.open_call(at, sink);
+        }
+        let (rest, is_whole) = self.calls.get(at).end();
+        self.tool_calls = if is_whole { ToolCallState::Complete } else { ToolCallState::Truncated };
+        self.writer.input(&rest, sink);
+        self.writer.close(sink);
+    }
+}
