@@ -12,8 +12,12 @@ import pytest
 from ferrule._core import (
     Histogram,
     Poller,
+    ResponseEnd,
     ResponseOptions,
+    ResponsePolicy,
+    ResponseSpec,
     ResponseStream,
+    StreamDeadlines,
     Tokenizer,
     Translator,
     UpstreamConnection,
@@ -23,7 +27,9 @@ from ferrule._core import (
     translate_reply,
 )
 
-OPTIONS = ResponseOptions(message_id="msg_1", model="m")
+POLICY = ResponsePolicy(signature_prefix="ferrule1.")
+OPTIONS = ResponseOptions(POLICY, message_id="msg_1", model="m")
+DEADLINES = StreamDeadlines(ping_after_s=10, first_event_s=60, idle_s=120, total_s=1000)
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 FINISH = (
     b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],'
@@ -77,11 +83,15 @@ def test_nonsense_is_a_fault_and_not_an_exception() -> None:
 
 def test_options_that_mean_nothing() -> None:
     with pytest.raises(ValueError, match="reasoning"):
-        ResponseOptions(message_id="msg_1", model="m", reasoning="aloud")
-    with pytest.raises(ValueError, match="telling"):
-        ResponseStream(telling="song")
-    with pytest.raises(ValueError, match="telling"):
-        ResponseStream(telling="events")  # without options
+        ResponseOptions(POLICY, message_id="msg_1", model="m", reasoning="aloud")
+    with pytest.raises(ValueError, match='"tired" is no stop reason'):
+        ResponsePolicy(signature_prefix="", stop_reasons=["tired"])
+
+
+def test_ends_are_values_of_one_type() -> None:
+    assert ResponseEnd.COMPLETE == ResponseEnd.COMPLETE != ResponseEnd.BROKEN
+    assert {ResponseEnd.COMPLETE: 1}[ResponseEnd.COMPLETE] == 1
+    assert ResponseEnd.COMPLETE != "complete"
 
 
 @pytest.mark.parametrize(
@@ -153,14 +163,18 @@ class Wire:
         self.client, _ = await loop.create_connection(asyncio.Protocol, sock=near)
         self.client_reads, self.client_end = await asyncio.open_connection(sock=far)
 
-    def stream(self, telling: str = "events", **settings: object) -> ResponseStream:
-        named = {
-            "options": OPTIONS,
+    def stream(
+        self, spec: ResponseSpec | None = None, budget_tokens: int | None = None, **settings: object
+    ) -> ResponseStream:
+        options = ResponseOptions(
+            POLICY, message_id="msg_1", model="m", budget_tokens=budget_tokens
+        )
+        client = {
             "transport": self.client,
             "descriptor": self.client.get_extra_info("socket").fileno(),
             **settings,
         }
-        stream = ResponseStream(telling=telling, **named)  # type: ignore[arg-type]
+        stream = ResponseStream(spec or ResponseSpec.events(options), DEADLINES, **client)  # type: ignore[arg-type]
         stream.set_head(HEAD)
         return stream
 
@@ -205,7 +219,7 @@ async def test_a_reply_goes_through_and_the_connection_is_kept(wire: Wire) -> No
         assert told.startswith(HEAD)
         assert b'"text":"hi"' in told
         assert (stream.end, stream.status, stream.is_committed, stream.has_started) == (
-            "complete",
+            ResponseEnd.COMPLETE,
             200,
             True,
             True,
@@ -233,7 +247,7 @@ async def test_an_error_is_collected_and_nothing_told(wire: Wire) -> None:
     wire.backend.write(b"HTTP/1.1 503 x\r\nretry-after: 3\r\ncontent-length: 2\r\n\r\n{}")
     await waiter
     assert (stream.end, stream.status, stream.retry_after, stream.is_committed) == (
-        "collected",
+        ResponseEnd.COLLECTED,
         503,
         "3",
         False,
@@ -246,11 +260,11 @@ async def test_a_backend_that_hangs_up_unasked(wire: Wire) -> None:
     waiter = wire.start(stream)
     wire.backend.close()
     await waiter
-    assert (stream.end, stream.is_committed) == ("untouched", False)
+    assert (stream.end, stream.is_committed) == (ResponseEnd.NO_RESPONSE, False)
     assert not wire.connection.is_open
     late = wire.stream()
     await wire.start(late)
-    assert late.end == "untouched"
+    assert late.end == ResponseEnd.NO_RESPONSE
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_event(wire: Wire) -> None:
@@ -260,7 +274,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(wire: Wire) -> None
     await wire.told_until(b"text_delta")
     wire.backend.close()
     await waiter
-    assert stream.end == "broken"
+    assert stream.end == ResponseEnd.BROKEN
     assert b"event: error" in await wire.told_until(b"0\r\n\r\n")
 
 
@@ -270,13 +284,13 @@ async def test_abort_cuts_the_backend_and_wakes_nobody(wire: Wire) -> None:
     await wire.backend_reads.readuntil(b"{}")
     stream.abort()
     assert await wire.backend_reads.read() == b""
-    assert stream.end == "aborted"
+    assert stream.end == ResponseEnd.ABORTED
     assert not waiter.done()
     waiter.cancel()
 
 
 async def test_deadlines_and_pings_are_the_sweeps_business(wire: Wire) -> None:
-    stream = wire.stream(ping_after_s=10, first_event_s=60, total_s=1000)
+    stream = wire.stream()
     waiter = wire.start(stream)
     begin = stream.sent_at
     stream.sweep(begin + 5)
@@ -285,7 +299,7 @@ async def test_deadlines_and_pings_are_the_sweeps_business(wire: Wire) -> None:
     assert b"event: ping" in await wire.told_until(b"\n\n")
     stream.sweep(begin + 61)
     await waiter
-    assert stream.end == "timeout"
+    assert stream.end == ResponseEnd.SILENT
     assert b"timeout_error" in await wire.told_until(b"0\r\n\r\n")
 
 
@@ -296,7 +310,7 @@ async def test_our_own_failure_is_told_where_a_stream_has_begun(wire: Wire) -> N
         "overloaded_error", "going down"
     )  # nothing told: an answer with a status follows
     await waiter
-    assert stream.end == "failed"
+    assert stream.end == ResponseEnd.FAILED
 
 
 async def test_a_paused_client_holds_the_backend(wire: Wire) -> None:
@@ -311,7 +325,7 @@ async def test_a_paused_client_holds_the_backend(wire: Wire) -> None:
     assert stream.status == 0
     stream.client_resumed()
     await waiter
-    assert stream.end == "complete"
+    assert stream.end == ResponseEnd.COMPLETE
 
 
 @pytest.mark.parametrize(
@@ -323,7 +337,7 @@ async def test_the_budget_ends_it_and_a_second_answer_goes_on(wire: Wire, rest: 
     thought = b'data: {"choices":[{"index":0,"delta":{"reasoning":"hm "}}]}\n\n' * 3 + rest
     wire.backend.write(SSE % (len(thought) if rest else 99999) + thought)
     await waiter
-    assert stream.end == "budget"
+    assert stream.end == ResponseEnd.BUDGET_SPENT
     assert stream.reasoning_text.startswith("hm hm ")
     stream.begin_continuation()
     second = Wire(wire.poller)
@@ -340,8 +354,11 @@ async def test_the_budget_ends_it_and_a_second_answer_goes_on(wire: Wire, rest: 
 
 async def test_folded_and_collected_bodies_need_no_client(wire: Wire) -> None:
     body = CHUNK + FINISH + DONE
-    for telling, expected in (("folded", b'"type":"message"'), ("whole", b"data: ")):
-        stream = ResponseStream(telling=telling, options=OPTIONS)
+    for spec, expected in (
+        (ResponseSpec.aggregated(OPTIONS), b'"type":"message"'),
+        (ResponseSpec.buffered(), b"data: "),
+    ):
+        stream = ResponseStream(spec, DEADLINES)
         waiter = wire.start(stream)
         wire.backend.write(SSE % len(body) + body)
         await waiter
@@ -349,7 +366,7 @@ async def test_folded_and_collected_bodies_need_no_client(wire: Wire) -> None:
 
 
 async def test_chat_chunks_pass_with_the_clients_name_and_without_usage(wire: Wire) -> None:
-    stream = wire.stream("chat", model_json='"mine"', hide_usage=True)
+    stream = wire.stream(ResponseSpec.chat('"mine"', True))
     waiter = wire.start(stream)
     named = b'data: {"model":"theirs","choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
     usage = (
@@ -385,7 +402,7 @@ async def test_a_lost_client_is_written_to_no_more(wire: Wire) -> None:
     body = CHUNK + FINISH + DONE
     wire.backend.write(SSE % len(body) + body)
     await waiter
-    assert stream.end == "complete"
+    assert stream.end == ResponseEnd.COMPLETE
 
 
 class Gone:
@@ -405,7 +422,7 @@ async def test_what_comes_for_a_client_that_is_gone_raises_nowhere(wire: Wire) -
     body = CHUNK + FINISH + DONE
     wire.backend.write(SSE % len(body) + body)
     await waiter
-    assert stream.end == "complete"
+    assert stream.end == ResponseEnd.COMPLETE
 
 
 async def test_a_write_that_fails_leaves_nobody_waiting(wire: Wire) -> None:
@@ -423,7 +440,7 @@ async def test_a_write_that_fails_leaves_nobody_waiting(wire: Wire) -> None:
 async def test_an_answer_before_the_request_was_read_leaves_no_rest_of_it_behind(
     wire: Wire,
 ) -> None:
-    stream = wire.stream("whole")
+    stream = wire.stream(ResponseSpec.buffered())
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     wire.backend_reads._transport.pause_reading()  # type: ignore[attr-defined]
     wire.connection.start(stream, waiter, (b"x" * (16 << 20),))
@@ -454,7 +471,7 @@ async def test_a_continuation_goes_on_after_an_attempt_that_failed(
         attempt.backend.write_eof()
         await waiter
         await attempt.close()
-    assert stream.end == "complete"
+    assert stream.end == ResponseEnd.COMPLETE
     told = await wire.told_until(b"0\r\n\r\n")
     assert told.count(b"event: message_start") == 1
     assert told.index(b"thinking_delta") < told.index(b"text_delta")

@@ -46,10 +46,10 @@ CORE_WITHOUT_TEST = {
     "chunk/error.rs": "chunk/tests.rs",
     "chunk/parse.rs": "chunk/tests.rs",
     "chunk/scan.rs": "chunk/tests.rs",
-    "exchange.rs": "tests/agreement.rs and the fuzz target exchange",
+    "response_reader.rs": "tests/agreement.rs and the fuzz target response_reader",
     "fold.rs": "tests/transcripts.rs folds every case",
     "lib.rs": "names the modules",
-    "teller.rs": "message/tests.rs",
+    "sequencer.rs": "message/tests.rs",
     "translator.rs": "tests/transcripts.rs",
 }
 

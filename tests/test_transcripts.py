@@ -10,16 +10,30 @@ from typing import Any
 
 import pytest
 
-from ferrule._core import Outcome, ResponseOptions, Translator, fold
+from ferrule._core import Outcome, ResponseOptions, ResponsePolicy, Translator, fold
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("transcripts/*/upstream.sse"))
 
 
+POLICY_MEMBERS = {
+    "signature_prefix",
+    "stop_reasons",
+    "report_stop_sequence",
+    "close_block_on_error",
+    "split_think",
+    "context_window",
+}
+
+
 def options_of(case: Path) -> ResponseOptions:
     given: dict[str, Any] = json.loads(read(case / "options.json") or b"{}")
+    policy = {name: value for name, value in given.items() if name in POLICY_MEMBERS}
+    request = {name: value for name, value in given.items() if name not in POLICY_MEMBERS}
+    if "tool_names" in request:
+        request["tool_names"] = [tuple(pair) for pair in request["tool_names"]]
     named = {"message_id": "msg_0123456789abcdef0123456789abcdef", "model": "m"}
     return ResponseOptions(
-        **{**named, **given, "tool_names": [tuple(pair) for pair in given.get("tool_names", [])]}
+        ResponsePolicy(**{"signature_prefix": "ferrule1.", **policy}), **{**named, **request}
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from ferrule._core import ResponsePolicy
 from ferrule.config import Config, ModelConfig, find_model
 from ferrule.dialects import DIALECTS, override
 from ferrule.engines import PROFILES, Profile
@@ -56,6 +57,7 @@ class ServedModel(msgspec.Struct, frozen=True):
     id: str
     pool: str
     policy: Policy
+    response_policy: ResponsePolicy
     tokenizer: str
     created: int = 0
     label: str = UNKNOWN_LABEL
@@ -143,7 +145,13 @@ class Catalog:
             can_continue=model.can_continue,
         )
         return ServedModel(
-            model.id, model.pool, policy, model.tokenizer, listed.created if listed else 0, label
+            model.id,
+            model.pool,
+            policy,
+            _response_policy(policy),
+            model.tokenizer,
+            listed.created if listed else 0,
+            label,
         )
 
     def _discovered_of(self, pool: str) -> DiscoveredModels:
@@ -153,3 +161,15 @@ class Catalog:
         return next(
             (listed for listed in self._discovered_of(pool).models if listed.id == upstream), None
         )
+
+
+def _response_policy(policy: Policy) -> ResponsePolicy:
+    dialect = policy.dialect
+    return ResponsePolicy(
+        signature_prefix=dialect.signature,
+        stop_reasons=None if dialect.stop_reasons is None else tuple(dialect.stop_reasons),
+        report_stop_sequence=dialect.report_stop_sequence,
+        close_block_on_error=dialect.close_block_on_error,
+        split_think=policy.split_think,
+        context_window=policy.context_window,
+    )

@@ -13,7 +13,14 @@ from tests.app_state import config_of, running_pool, until
 from tests.doubles.backend import Close, Hold, Play, Reply, Reset, ScriptedBackend, refusal, stream
 from tests.doubles.frames import DONE, Canned, D
 
-from ferrule._core import ResponseOptions, ResponseStream
+from ferrule._core import (
+    ResponseEnd,
+    ResponseOptions,
+    ResponsePolicy,
+    ResponseSpec,
+    ResponseStream,
+    StreamDeadlines,
+)
 from ferrule.backends.pool import BackendPool
 from ferrule.errors import Failure
 from ferrule.gateway import retry as dispatching
@@ -24,8 +31,13 @@ from ferrule.telemetry.request_record import RequestRecord
 BODY = json.dumps({"model": "m", "stream": True}).encode()
 
 
-def folded() -> ResponseStream:
-    return ResponseStream(telling="folded", options=ResponseOptions(message_id="msg_1", model="m"))
+DEADLINES = StreamDeadlines(ping_after_s=10, first_event_s=600, idle_s=120, total_s=3600)
+
+
+def aggregated() -> ResponseStream:
+    policy = ResponsePolicy(signature_prefix="")
+    options = ResponseOptions(policy, message_id="msg_1", model="m")
+    return ResponseStream(ResponseSpec.aggregated(options), DEADLINES)
 
 
 def sending(**members: str) -> UpstreamRequest:
@@ -35,7 +47,7 @@ def sending(**members: str) -> UpstreamRequest:
 async def sent(
     pool: BackendPool, stream: ResponseStream | None = None
 ) -> tuple[bytes, RequestRecord]:
-    stream, record = stream or folded(), RequestRecord("req_1", "messages", monotonic())
+    stream, record = stream or aggregated(), RequestRecord("req_1", "messages", monotonic())
     await send_with_retries(pool, stream, sending(), record)
     return stream.take_body(), record
 
@@ -71,7 +83,7 @@ async def test_extra_headers_go_along(backend: ScriptedBackend) -> None:
     async with running_pool(config_of(backend.url)) as pool:
         await send_with_retries(
             pool,
-            folded(),
+            aggregated(),
             sending(extra_headers="traceparent: 00-x\r\n"),
             RequestRecord("req_1", "messages", 0.0),
         )
@@ -184,9 +196,9 @@ async def test_after_the_first_event_nothing_is_tried_again(
     for backend in backends:
         backend.play(stream(D({"content": "a"}), Close()))
     async with running_pool(config_of(*(backend.url for backend in backends))) as pool:
-        response = folded()
+        response = aggregated()
         await send_with_retries(pool, response, sending(), RequestRecord("req_1", "messages", 0.0))
-        assert response.end == "broken"
+        assert response.end == ResponseEnd.BROKEN
         assert response.outcome.fault_status == 502
         assert sum(len(backend.requests) for backend in backends) == 1
 

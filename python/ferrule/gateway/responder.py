@@ -13,13 +13,13 @@ import msgspec
 import orjson
 
 from ferrule import _core
-from ferrule._core import ResponseOptions, ResponseStream
+from ferrule._core import ResponseEnd, ResponseOptions, ResponseSpec, ResponseStream
 from ferrule.admission.keys import Tenant
 from ferrule.admission.limits import Lease
 from ferrule.catalog import ServedModel
 from ferrule.chat import passthrough as chat
 from ferrule.errors import Failure
-from ferrule.gateway.retry import NO_BACKEND, UpstreamRequest, send_with_retries
+from ferrule.gateway.retry import UpstreamRequest, send_with_retries
 from ferrule.gateway.state import AppState
 from ferrule.http.request import Request, message_id
 from ferrule.http.response import (
@@ -61,30 +61,27 @@ class Responder:
     ) -> None:
         self._request, self._state, self._record = context.request, context.state, context.record
         self._model, self._lease, self._in_flight = model, lease, in_flight
-        pool = self._state.pools.get(model.pool)
-        if pool is None:  # the catalog learned of it after this request had begun
-            raise Failure(529, NO_BACKEND, retry_after_s=1)
-        self._pool = pool
+        self._pool = self._state.pools[model.pool]
+        self._deadlines = self._state.deadlines[model.pool]
 
     # The four kinds of response
 
     def stream_message(
         self, translation: Translation, key: bytes | None
     ) -> Awaitable[StreamedResponse]:
-        options = self._options(translation)
-        stream = self._new_stream("events", options, translation.edge_budget_tokens)
+        stream = self._client_stream(ResponseSpec.events(self._options(translation)))
         return self._stream(stream, translation, key)
 
     async def whole_message(self, translation: Translation, key: bytes | None) -> Response:
         options = self._options(translation)
         if translation.edge_budget_tokens is not None:
             # the edge must see the reasoning as it comes, so the backend streams
-            stream = self._new_stream("folded", options, translation.edge_budget_tokens)
+            stream = self._new_stream(ResponseSpec.aggregated(options))
             choice = await self._send(stream, translation, key)
             outcome = stream.outcome
             message = stream.take_body()
         else:
-            stream = self._new_stream("whole", None, None)
+            stream = self._new_stream(ResponseSpec.buffered())
             choice = await self._send(stream, translation, key)
             message, outcome = _core.translate_reply(options, stream.take_body())
         self._record.set_outcome(outcome)
@@ -97,19 +94,14 @@ class Responder:
     def stream_chat(
         self, translation: chat.ChatTranslation, model: str, key: bytes | None
     ) -> Awaitable[StreamedResponse]:
-        stream = self._new_stream(
-            "chat",
-            None,
-            None,
-            model_json=orjson.dumps(model).decode(),
-            hide_usage=translation.hide_usage,
-        )
+        model_json = orjson.dumps(model).decode()
+        stream = self._client_stream(ResponseSpec.chat(model_json, translation.hide_usage))
         return self._stream(stream, translation, key)
 
     async def whole_chat(
         self, translation: chat.ChatTranslation, model: str, key: bytes | None
     ) -> Response:
-        stream = self._new_stream("whole", None, None)
+        stream = self._new_stream(ResponseSpec.buffered())
         choice = await self._send(stream, translation, key)
         completion = chat.rename_model(stream.take_body(), model)
         self._record.set_usage(*completion.usage)
@@ -133,14 +125,14 @@ class Responder:
             record.end_reason = "client_gone"
             raise
         except Failure as failure:
-            record.end_reason = "drain" if stream.end == "failed" else end_reason(failure)
+            record.end_reason = "drain" if stream.end == ResponseEnd.FAILED else end_reason(failure)
             raise
         finally:
             streams.inc(by=-1)
             record.set_outcome(stream.outcome)
         record.status = 200
         if record.end_reason is None:
-            record.end_reason = _END_REASONS.get(stream.end or "", "backend_error")
+            record.end_reason = _END_REASONS.get(stream.end, "backend_error")
         return STREAMED
 
     async def _send(
@@ -159,7 +151,7 @@ class Responder:
         try:
             request = self._upstream_request(translation.body, key, translation.dropped)
             choice = await send_with_retries(self._pool, stream, request, record)
-            if stream.end == "budget" and isinstance(translation, Translation):
+            if stream.end == ResponseEnd.BUDGET_SPENT and isinstance(translation, Translation):
                 stream.begin_continuation()
                 request.body = build_continuation(
                     translation, stream.reasoning_text, stream.outcome.output_tokens
@@ -168,7 +160,7 @@ class Responder:
         finally:
             in_flight.discard(stream)
             record.sent_at, record.first_event_at = stream.sent_at, stream.first_event_at
-        if stream.end == "failed":
+        if stream.end == ResponseEnd.FAILED:
             raise Failure(529, SHUTTING_DOWN, retry_after_s=2)
         return choice
 
@@ -188,55 +180,38 @@ class Responder:
         trace_headers = self._record.trace_headers or forward_trace_headers(request.headers)
         return UpstreamRequest(CHAT_ROUTE, body, key, build_head, trace_headers)
 
-    def _new_stream(
-        self,
-        mode: str,
-        options: ResponseOptions | None,
-        budget_tokens: int | None,
-        *,
-        model_json: str = "",
-        hide_usage: bool = False,
-    ) -> ResponseStream:
-        timeouts = self._pool.settings.timeouts
+    def _client_stream(self, spec: ResponseSpec) -> ResponseStream:
+        """A response that is streamed to the client."""
         client = self._request.client
         transport = client.transport
         if transport is None:
             raise asyncio.CancelledError
-        is_streamed = mode in ("events", "chat")
         return ResponseStream(
-            telling=mode,
-            options=options,
-            model_json=model_json,
-            hide_usage=hide_usage,
-            transport=transport if is_streamed else None,
-            descriptor=client.descriptor if is_streamed else None,
+            spec,
+            self._deadlines,
+            transport=transport,
+            descriptor=client.descriptor,
             is_chunked=self._request.takes_chunks,
-            budget_tokens=budget_tokens,
             per_token=self._state.metrics.per_token.buckets(self._model.label),
-            ping_after_s=self._state.config.ping_after_s,
-            first_event_s=timeouts.first_event_s,
-            idle_s=timeouts.idle_s,
-            total_s=timeouts.total_s,
         )
 
+    def _new_stream(self, spec: ResponseSpec) -> ResponseStream:
+        """A response that reaches the client whole."""
+        per_token = self._state.metrics.per_token.buckets(self._model.label)
+        return ResponseStream(spec, self._deadlines, per_token=per_token)
+
     def _options(self, translation: Translation) -> ResponseOptions:
-        policy = self._model.policy
-        dialect = policy.dialect
         return ResponseOptions(
+            self._model.response_policy,
             message_id=message_id(),
             model=self._record.model or "",
             reasoning=translation.reasoning,
             display_omitted=translation.display_omitted,
-            signature_prefix=dialect.signature,
-            stop_reasons=None if dialect.stop_reasons is None else tuple(dialect.stop_reasons),
-            report_stop_sequence=dialect.report_stop_sequence,
-            close_block_on_error=dialect.close_block_on_error,
             tool_names=translation.tool_names,
             single_tool_call=translation.single_tool_call,
-            split_think=policy.split_think,
             max_tokens=translation.max_tokens,
-            context_window=policy.context_window,
             discard_output=translation.discard_output,
+            budget_tokens=translation.edge_budget_tokens,
         )
 
     # The response
@@ -251,12 +226,10 @@ class Responder:
 
 
 # how the stream ended → the reason in the metrics
-_END_REASONS = {
-    "complete": "complete",
-    "broken": "backend_error",
-    "untouched": "backend_error",
-    "timeout": "timeout",
-    "overtime": "timeout",
+_END_REASONS: dict[ResponseEnd | None, str] = {
+    ResponseEnd.COMPLETE: "complete",
+    ResponseEnd.SILENT: "timeout",
+    ResponseEnd.OVERTIME: "timeout",
 }
 
 

@@ -15,7 +15,7 @@ from time import monotonic, time
 import msgspec
 
 from ferrule import _core
-from ferrule._core import ResponseStream
+from ferrule._core import ResponseEnd, ResponseStream
 from ferrule.backends.connections import ConnectFailed
 from ferrule.backends.pool import BackendPool
 from ferrule.errors import Failure
@@ -159,7 +159,7 @@ async def _attempt(
         finally:
             connections.give_back(connection)
         end = stream.end
-        if not is_kept or end != "untouched":
+        if not is_kept or end != ResponseEnd.NO_RESPONSE:
             return _classify(stream, end)
         # The backend closed a kept connection in the moment it was picked. It has read nothing, so
         # the same request goes out again on a fresh one.
@@ -170,20 +170,20 @@ async def _attempt(
 # What the end of an attempt means
 
 
-def _classify(stream: ResponseStream, end: str | None) -> AttemptResult:
-    if end == "complete":
+def _classify(stream: ResponseStream, end: ResponseEnd | None) -> AttemptResult:
+    if end == ResponseEnd.COMPLETE:
         return _ANSWERED
-    if end in ("budget", "failed"):
-        return _ANSWERED if stream.has_started else _NO_EVENT
-    if end == "collected":
+    if end == ResponseEnd.COLLECTED:
         return _ANSWERED if stream.status == 200 else _classify_refusal(stream)
-    if end in ("timeout", "overtime"):
+    if end in (ResponseEnd.BUDGET_SPENT, ResponseEnd.FAILED):
+        return _ANSWERED if stream.has_started else _NO_EVENT
+    if end in (ResponseEnd.SILENT, ResponseEnd.OVERTIME):
         # a long answer says nothing of the backend's health
-        is_silence = end == "timeout" and not stream.has_started
+        is_silence = end == ResponseEnd.SILENT and not stream.has_started
         verdict = Verdict.BROKEN if is_silence else Verdict.NEUTRAL
         failure = Failure(504, "The backend did not answer in time.")
         return AttemptResult(verdict, None if stream.has_started else failure, code="timeout")
-    if end == "untouched":
+    if end == ResponseEnd.NO_RESPONSE:
         # also in the second leg of a thinking budget: the client waits for the rest
         failure = Failure(502, "The backend closed the connection without an answer.")
         return AttemptResult(Verdict.BROKEN, failure, may_retry=True, code="reset")

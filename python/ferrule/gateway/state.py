@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
+from ferrule._core import StreamDeadlines
 from ferrule.admission.keys import KeyRing
 from ferrule.admission.limits import Limiter
 from ferrule.backends.pool import BackendPool
@@ -26,6 +29,8 @@ class AppState(msgspec.Struct, frozen=True):
     keys: KeyRing
     limiter: Limiter
     pools: dict[str, BackendPool]
+    deadlines: Mapping[str, StreamDeadlines]
+    """By pool."""
     token_counter: TokenCounter
     metrics: Metrics
     recorder: RequestRecorder
@@ -35,6 +40,19 @@ class AppState(msgspec.Struct, frozen=True):
     def dialect(self) -> Dialect:
         """The dialect of everything that is not about one model."""
         return DIALECTS[self.config.dialect]
+
+
+def stream_deadlines(config: Config) -> dict[str, StreamDeadlines]:
+    """By pool: made once, and not for each response."""
+    return {
+        name: StreamDeadlines(
+            ping_after_s=config.ping_after_s,
+            first_event_s=pool.timeouts.first_event_s,
+            idle_s=pool.timeouts.idle_s,
+            total_s=pool.timeouts.total_s,
+        )
+        for name, pool in config.pools.items()
+    }
 
 
 class Lifecycle(msgspec.Struct):

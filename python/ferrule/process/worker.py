@@ -24,7 +24,7 @@ from ferrule.catalog import Catalog, DiscoveredModels
 from ferrule.config import Config, ConfigError, Flags
 from ferrule.discovery.choice import watcher_for
 from ferrule.gateway.proxy import Proxy
-from ferrule.gateway.state import AppState
+from ferrule.gateway.state import AppState, stream_deadlines
 from ferrule.http.connection import Deadlines
 from ferrule.http.server import Server
 from ferrule.process.snapshot import Snapshot
@@ -82,6 +82,7 @@ class Worker:
                 keys=_load_keys(configuration),
                 limiter=limiter,
                 pools={},
+                deadlines=stream_deadlines(configuration),
                 token_counter=TokenCounter(),
                 metrics=self.metrics,
                 recorder=RequestRecorder(self.metrics, AccessLog()),
@@ -186,7 +187,13 @@ class Worker:
         pools = self._update_pools(new)
         discovered_by_pool = {name: pool.discovered for name, pool in pools.items()}
         catalog = Catalog(new, discovered_by_pool)
-        self._set_state(config=new, keys=keys, pools=pools, catalog=catalog)
+        self._set_state(
+            config=new,
+            keys=keys,
+            pools=pools,
+            deadlines=stream_deadlines(new),
+            catalog=catalog,
+        )
         self._config_view = _loaded_now()
         if self._logs_reload:
             log.info("configuration and keys reloaded")

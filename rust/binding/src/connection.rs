@@ -4,7 +4,8 @@
 //! With a poller, its socket is read there; without one (TLS) the transport delivers what it has
 //! decrypted.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferrule_core::http1::Body;
 use ferrule_core::response_reader::{ConnectionFate, drain};
@@ -15,9 +16,8 @@ use pyo3::types::PyBytes;
 
 use crate::clock::now_s;
 use crate::effects::UpstreamHandle;
-use crate::io::SocketWriter;
-use crate::poller::Poller;
-use crate::state::ReadEvent;
+use crate::io::{ReadEvent, SocketWriter};
+use crate::poller::{Poller, Readable};
 use crate::stream::ResponseStream;
 
 /// Past this, putting head and body together costs more than a second system call.
@@ -33,33 +33,52 @@ pub struct UpstreamConnection {
 struct State {
     transport: Option<Py<PyAny>>,
     /// The socket, while the poller reads it.
-    descriptor: Option<i32>,
+    descriptor: Option<RawFd>,
     writer: Option<SocketWriter>,
     stream: Option<Py<ResponseStream>>,
-    /// The reply is over, the end of its framing is still to come.
+    /// The response is over, the end of its framing is still to come.
     tail: Option<Body>,
     is_closed: bool,
     idle_since: f64,
 }
 
+impl Readable for Py<UpstreamConnection> {
+    fn handle_read(&self, py: Python<'_>, event: &ReadEvent<'_>) -> PyResult<()> {
+        self.get().handle_read(py, event)
+    }
+
+    fn handle_close(&self, py: Python<'_>, event: &ReadEvent<'_>) -> PyResult<()> {
+        let read = self.get().handle_read(py, event);
+        self.get().close(py)?;
+        read
+    }
+}
+
 impl UpstreamConnection {
+    /// None once the connection is closed.
+    fn open_transport(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        let state = self.lock();
+        let transport = state.transport.as_ref().filter(|_| !state.is_closed)?;
+        Some(transport.clone_ref(py))
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn handle_read(&self, py: Python<'_>, event: &ReadEvent<'_>) -> PyResult<()> {
+    fn handle_read(&self, py: Python<'_>, event: &ReadEvent<'_>) -> PyResult<()> {
         let stream = self.lock().stream.as_ref().map(|stream| stream.clone_ref(py));
-        let rest = match &stream {
-            Some(stream) => match stream.get().take(py, event)? {
+        let fate = match &stream {
+            Some(stream) => match stream.get().handle_read(py, event)? {
                 None => return Ok(()),
-                Some(rest) => rest,
+                Some(fate) => fate,
             },
             None => self.handle_idle_read(event),
         };
         let mut state = self.lock();
         state.stream = None;
         state.idle_since = now_s();
-        match rest {
+        match fate {
             ConnectionFate::Reuse => state.tail = None,
             ConnectionFate::Drain(body) => state.tail = Some(body),
             ConnectionFate::Close => {
@@ -70,11 +89,13 @@ impl UpstreamConnection {
         Ok(())
     }
 
-    /// The poller has read the end of the connection.
-    pub fn handle_close(&self, py: Python<'_>, event: &ReadEvent<'_>) -> PyResult<()> {
-        let result = self.handle_read(py, event);
-        self.close(py)?;
-        result
+    /// A read while there is no stream: the end of the last response's framing, or something nobody
+    /// asked for.
+    fn handle_idle_read(&self, event: &ReadEvent<'_>) -> ConnectionFate {
+        match (event, self.lock().tail.take()) {
+            (ReadEvent::Bytes(bytes), Some(body)) => drain(body, bytes),
+            _ => ConnectionFate::Close,
+        }
     }
 
     fn forget_socket(&self) {
@@ -87,63 +108,42 @@ impl UpstreamConnection {
         }
     }
 
-    /// Moves the reading from the transport to the poller, once per connection; a transport starts
-    /// reading only after `connection_made`.
-    fn take_over_reading(&self, slf: &Bound<'_, Self>) -> PyResult<()> {
-        let py = slf.py();
-        let Some(poller) = &self.poller else { return Ok(()) };
-        let mut state = self.lock();
-        if state.descriptor.is_some() || state.is_closed {
+    /// Moves the reading from the transport to the poller, once per connection: a transport starts
+    /// reading only after `connection_made`. Nothing is locked while the transport is called.
+    fn take_over_reading(slf: &Bound<'_, Self>, transport: &Py<PyAny>) -> PyResult<()> {
+        let (py, connection) = (slf.py(), slf.get());
+        let Some(poller) = &connection.poller else { return Ok(()) };
+        if connection.lock().descriptor.is_some() {
             return Ok(());
         }
-        let Some(transport) = state.transport.as_ref().map(|transport| transport.clone_ref(py))
-        else {
-            return Ok(());
-        };
-        let socket =
-            transport.call_method1(py, intern!(py, "get_extra_info"), (intern!(py, "socket"),))?;
-        let descriptor: i32 = socket.call_method0(py, intern!(py, "fileno"))?.extract(py)?;
+        let name = intern!(py, "socket");
+        let socket = transport.call_method1(py, intern!(py, "get_extra_info"), (name,))?;
+        let descriptor: RawFd = socket.call_method0(py, intern!(py, "fileno"))?.extract(py)?;
         transport.call_method0(py, intern!(py, "pause_reading"))?;
-        poller.get().watch(descriptor, slf.clone().unbind())?;
+        poller.get().watch(descriptor, Arc::new(slf.clone().unbind()))?;
+        let mut state = connection.lock();
         state.descriptor = Some(descriptor);
-        state.writer = Some(SocketWriter::new(transport, Some(descriptor)));
+        state.writer = Some(SocketWriter::new(transport.clone_ref(py), Some(descriptor)));
         Ok(())
     }
 
     /// A small request goes in one packet.
-    fn send(
-        &self,
-        py: Python<'_>,
-        transport: &Py<PyAny>,
-        deltas: &[PyBackedBytes],
-    ) -> PyResult<()> {
-        if deltas.iter().map(|chunk| chunk.len()).sum::<usize>() <= ONE_PACKET_BYTES {
-            return self.send_chunk(
-                py,
-                transport,
-                &deltas.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat(),
-            );
+    fn send(&self, py: Python<'_>, transport: &Py<PyAny>, parts: &[PyBackedBytes]) -> PyResult<()> {
+        if parts.iter().map(|part| part.len()).sum::<usize>() <= ONE_PACKET_BYTES {
+            let whole = parts.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat();
+            return self.send_part(py, transport, &whole);
         }
-        deltas.iter().try_for_each(|chunk| self.send_chunk(py, transport, chunk))
+        parts.iter().try_for_each(|part| self.send_part(py, transport, part))
     }
 
-    fn send_chunk(&self, py: Python<'_>, transport: &Py<PyAny>, chunk: &[u8]) -> PyResult<()> {
-        let rest = match &mut self.lock().writer {
-            Some(writer) => writer.send(py, chunk)?,
-            None => Some(PyBytes::new(py, chunk).unbind()),
+    fn send_part(&self, py: Python<'_>, transport: &Py<PyAny>, part: &[u8]) -> PyResult<()> {
+        let unsent = match &mut self.lock().writer {
+            Some(writer) => writer.send(py, part)?,
+            None => Some(PyBytes::new(py, part).unbind()),
         };
-        rest.map_or(Ok(()), |rest| {
-            transport.call_method1(py, intern!(py, "write"), (rest,)).map(drop)
+        unsent.map_or(Ok(()), |unsent| {
+            transport.call_method1(py, intern!(py, "write"), (unsent,)).map(drop)
         })
-    }
-
-    /// Bytes while no stream is under way: the end of the last reply's framing, or something nobody
-    /// asked for.
-    fn handle_idle_read(&self, event: &ReadEvent<'_>) -> ConnectionFate {
-        match (event, self.lock().tail.take()) {
-            (ReadEvent::Bytes(bytes), Some(body)) => drain(body, bytes),
-            _ => ConnectionFate::Close,
-        }
     }
 }
 
@@ -155,38 +155,30 @@ impl UpstreamConnection {
         Self { poller, state: Mutex::new(State::default()) }
     }
 
-    /// Sends a request, in deltas, and tells its reply to `stream`; `waiter` (a future) gets its
+    /// Sends a request, in parts, and feeds its response to `stream`; `waiter` (a future) gets its
     /// result when that is over.
     fn start(
         slf: &Bound<'_, Self>,
         py: Python<'_>,
         stream: Py<ResponseStream>,
         waiter: Py<PyAny>,
-        deltas: Vec<PyBackedBytes>,
+        parts: Vec<PyBackedBytes>,
     ) -> PyResult<()> {
         let connection = slf.get();
-        connection.take_over_reading(slf)?;
-        let mut state = connection.lock();
-        let Some(transport) = state
-            .transport
-            .as_ref()
-            .filter(|_| !state.is_closed)
-            .map(|transport| transport.clone_ref(py))
-        else {
-            drop(state);
-            stream.get().begin(py, UpstreamHandle::none(), waiter)?;
-            stream.get().take(py, &ReadEvent::Lost)?;
+        let Some(transport) = connection.open_transport(py) else {
+            stream.get().begin_attempt(py, UpstreamHandle::none(), waiter)?;
+            stream.get().handle_read(py, &ReadEvent::Lost)?;
             return Ok(());
         };
+        Self::take_over_reading(slf, &transport)?;
+        let mut state = connection.lock();
         state.stream = Some(stream.clone_ref(py));
-        let upstream = UpstreamHandle::new(
-            transport.clone_ref(py),
-            connection.poller.as_ref().map(|poller| poller.clone_ref(py)),
-            state.descriptor,
-        );
+        let descriptor = state.descriptor;
         drop(state);
-        stream.get().begin(py, upstream, waiter)?;
-        connection.send(py, &transport, &deltas)
+        let poller = connection.poller.as_ref().map(|poller| poller.clone_ref(py));
+        let upstream = UpstreamHandle::new(transport.clone_ref(py), poller, descriptor);
+        stream.get().begin_attempt(py, upstream, waiter)?;
+        connection.send(py, &transport, &parts)
     }
 
     /// At once: the rest of a request that the backend has answered without reading it would hold

@@ -1,13 +1,13 @@
-//! What an stream does to the world outside its lock: the backend it is read from, the client's
-//! transport, whoever waits.
+//! The side effects of a response, run after its lock is released: on the backend's connection, the
+//! client's transport, the waiting coroutine. Each of them may call back into the response.
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
+use crate::client_writer::Unsent;
 use crate::poller::Poller;
 
-/// Where the reply comes from: the backend's transport, and who reads its socket.
+/// The backend's side of a response: its transport, and the poller that reads its socket.
 pub struct UpstreamHandle {
     transport: Option<Py<PyAny>>,
     poller: Option<(Py<Poller>, i32)>,
@@ -43,7 +43,7 @@ impl UpstreamHandle {
             .map_or(Ok(()), |transport| transport.call_method0(py, method).map(drop))
     }
 
-    /// Cuts the connection; the connection hears of it by `connection_lost`.
+    /// Cuts the connection; the connection learns of it by `connection_lost`.
     pub fn abort(&self, py: Python<'_>) -> PyResult<()> {
         if let Some((poller, descriptor)) = &self.poller {
             poller.get().forget(*descriptor);
@@ -54,27 +54,27 @@ impl UpstreamHandle {
     }
 }
 
-/// What is to be done outside the lock.
+/// What remains to be done outside the lock.
 #[derive(Default)]
 pub struct Effects {
     /// What the client's socket did not take, for its transport.
-    pub rest: Option<(Py<PyAny>, Py<PyBytes>)>,
+    pub unsent: Option<Unsent>,
     pub waiter: Option<Py<PyAny>>,
     pub abort: Option<UpstreamHandle>,
     pub first_event: Option<Py<PyAny>>,
 }
 
 impl Effects {
-    /// All of it, whatever part fails: a client that is gone must not leave anybody waiting.
-    /// Returns the first failure.
+    /// Runs all of them, whichever fails: a client that is gone must not leave a coroutine
+    /// waiting. Returns the first failure.
     pub fn run(self, py: Python<'_>) -> PyResult<()> {
-        let Self { rest, waiter, abort, first_event } = self;
-        let written = rest.map_or(Ok(()), |(transport, bytes)| {
+        let Self { unsent, waiter, abort, first_event } = self;
+        let written = unsent.map_or(Ok(()), |(transport, bytes)| {
             transport.call_method1(py, intern!(py, "write"), (bytes,)).map(drop)
         });
-        let heard = first_event.map_or(Ok(()), |callback| callback.call0(py).map(drop));
+        let called = first_event.map_or(Ok(()), |callback| callback.call0(py).map(drop));
         let cut = abort.map_or(Ok(()), |upstream| upstream.abort(py));
-        written.and(heard).and(cut).and(waiter.map_or(Ok(()), |waiter| wake(py, &waiter)))
+        written.and(called).and(cut).and(waiter.map_or(Ok(()), |waiter| wake(py, &waiter)))
     }
 }
 

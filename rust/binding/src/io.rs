@@ -1,39 +1,58 @@
-//! The way out to a peer: bytes go straight to its socket as long as it takes them, and to its
-//! transport when it does not.
+//! What arrives at a socket, and the way out to a peer: bytes go straight to its socket as long as
+//! it takes them, and to its transport when it does not.
+
+use std::os::fd::{BorrowedFd, RawFd};
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rustix::net::{SendFlags, send};
 
-use crate::poller::borrowed;
+/// What happened on a backend's connection.
+pub enum ReadEvent<'a> {
+    Bytes(&'a [u8]),
+    Eof,
+    /// Reset, or lost in another way.
+    Lost,
+}
+
+/// A descriptor that a transport owns.
+///
+/// A transport closes its socket only after `connection_lost`, where the connection forgets it; so
+/// while a connection or a writer knows the number, it is open.
+#[expect(unsafe_code, reason = "the socket belongs to a Python transport")]
+pub fn borrowed<'a>(descriptor: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: open for as long as its connection or writer holds the number; see above.
+    unsafe { BorrowedFd::borrow_raw(descriptor) }
+}
 
 pub struct SocketWriter {
     transport: Py<PyAny>,
-    /// Open until the connection's `connection_lost`, where the stream drops its client.
-    descriptor: Option<i32>,
+    /// Open until the peer's `connection_lost`, where the writer is dropped.
+    descriptor: Option<RawFd>,
     /// The transport holds nothing back, so writing past it keeps the order.
     is_transport_empty: bool,
 }
 
 impl SocketWriter {
-    pub fn new(transport: Py<PyAny>, descriptor: Option<i32>) -> Self {
+    pub fn new(transport: Py<PyAny>, descriptor: Option<RawFd>) -> Self {
         Self { transport, descriptor, is_transport_empty: false }
     }
 
-    /// Sends what the socket takes. The rest, if any, is for the transport, outside all locks: it
-    /// may call back.
+    /// Sends what the socket takes. The rest, if any, is for the transport, outside all locks: its
+    /// `write` may call back. `get_write_buffer_size` may be called under a lock: it reads a number
+    /// and calls nothing.
     pub fn send(&mut self, py: Python<'_>, bytes: &[u8]) -> PyResult<Option<Py<PyBytes>>> {
         let Some(descriptor) = self.descriptor else {
             return Ok(Some(PyBytes::new(py, bytes).unbind()));
         };
         if !self.is_transport_empty {
-            let held = self.transport.call_method0(py, intern!(py, "get_write_buffer_size"))?;
-            self.is_transport_empty = held.extract::<usize>(py)? == 0;
+            let waiting = self.transport.call_method0(py, intern!(py, "get_write_buffer_size"))?;
+            self.is_transport_empty = waiting.extract::<usize>(py)? == 0;
         }
         let sent = if self.is_transport_empty {
-            send(borrowed(descriptor), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
-                .unwrap_or(0)
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            send(borrowed(descriptor), bytes, flags).unwrap_or(0)
         } else {
             0
         };

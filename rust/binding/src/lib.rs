@@ -2,8 +2,10 @@
 
 #![warn(unsafe_code)]
 
+mod client_writer;
 mod clock;
 mod connection;
+mod deadlines;
 mod effects;
 mod histogram;
 mod io;
@@ -25,7 +27,9 @@ fn rank(key: &[u8], backends: Vec<(String, f64)>) -> Vec<usize> {
     )
 }
 
-#[pymodule]
+/// The module needs the GIL: its objects are guarded by locks of their own, but asyncio's transports
+/// and futures, which they call, are not safe without it.
+#[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(rank, module)?)?;
     module.add_function(wrap_pyfunction!(translator::fold, module)?)?;
@@ -33,7 +37,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(translator::backend_error, module)?)?;
     module.add_class::<stream::ResponseStream>()?;
     module.add_class::<histogram::Histogram>()?;
+    module.add_class::<deadlines::StreamDeadlines>()?;
     module.add_class::<options::Outcome>()?;
+    module.add_class::<options::ResponseEnd>()?;
+    module.add_class::<options::ResponsePolicy>()?;
+    module.add_class::<options::ResponseSpec>()?;
     module.add_class::<options::ResponseOptions>()?;
     module.add_class::<poller::Poller>()?;
     module.add_class::<connection::UpstreamConnection>()?;

@@ -6,8 +6,8 @@
 //! has its own reading paused; it still opens, writes and closes.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
@@ -16,8 +16,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use crate::connection::UpstreamConnection;
-use crate::state::ReadEvent;
+use crate::io::{ReadEvent, borrowed};
 
 /// What one read takes at most; a backend that sends without a pause gets its next turn after all
 /// others had theirs.
@@ -34,18 +33,16 @@ pub struct Poller {
 
 struct State {
     /// By descriptor.
-    connections: Vec<Option<Py<UpstreamConnection>>>,
+    readers: Vec<Option<Arc<dyn Readable>>>,
     buffer: Vec<u8>,
 }
 
-/// A descriptor that a transport owns.
-///
-/// A transport closes its socket only after `connection_lost`, where the connection forgets it; so
-/// while a connection knows it, it is open.
-#[expect(unsafe_code, reason = "the socket belongs to a Python transport")]
-pub fn borrowed<'a>(descriptor: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: open for as long as its connection or stream holds the number; see above.
-    unsafe { BorrowedFd::borrow_raw(descriptor) }
+/// Takes what the poller reads. A reader that is done or broken forgets its socket at the poller.
+pub trait Readable: Send + Sync {
+    fn handle_read(&self, py: Python<'_>, event: &ReadEvent<'_>) -> PyResult<()>;
+
+    /// The same for the last event of a socket.
+    fn handle_close(&self, py: Python<'_>, event: &ReadEvent<'_>) -> PyResult<()>;
 }
 
 impl Poller {
@@ -53,16 +50,16 @@ impl Poller {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads `descriptor` for `connection` from now on.
-    pub fn watch(&self, descriptor: RawFd, connection: Py<UpstreamConnection>) -> PyResult<()> {
+    /// Reads `descriptor` for `reader` from now on.
+    pub fn watch(&self, descriptor: RawFd, reader: Arc<dyn Readable>) -> PyResult<()> {
         let Ok(index) = usize::try_from(descriptor) else {
             return Err(PyOSError::new_err("the transport has no socket"));
         };
         let mut state = self.lock();
-        if state.connections.len() <= index {
-            state.connections.resize_with(index + 1, || None);
+        if state.readers.len() <= index {
+            state.readers.resize_with(index + 1, || None);
         }
-        state.connections[index] = Some(connection);
+        state.readers[index] = Some(reader);
         epoll::add(&self.epoll, borrowed(descriptor), EventData::new_u64(index as u64), READABLE)
             .map_err(os_error)
     }
@@ -80,12 +77,24 @@ impl Poller {
     }
 
     pub fn forget(&self, descriptor: RawFd) {
-        let connection = usize::try_from(descriptor)
+        let reader = usize::try_from(descriptor)
             .ok()
-            .and_then(|index| self.lock().connections.get_mut(index).and_then(Option::take));
-        if connection.is_some() {
+            .and_then(|index| self.lock().readers.get_mut(index).and_then(Option::take));
+        if reader.is_some() {
             // The descriptor may be closed already; then the kernel has forgotten it by itself.
             let _ = epoll::delete(&self.epoll, borrowed(descriptor));
+        }
+    }
+
+    fn read(&self, py: Python<'_>, index: usize, buffer: &mut [u8]) -> PyResult<()> {
+        let Some(reader) = self.lock().readers.get(index).and_then(Clone::clone) else {
+            return Ok(());
+        };
+        match recv(borrowed(index as RawFd), &mut *buffer, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => reader.handle_close(py, &ReadEvent::Eof),
+            Ok((length, _)) => reader.handle_read(py, &ReadEvent::Bytes(&buffer[..length])),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(_) => reader.handle_close(py, &ReadEvent::Lost),
         }
     }
 }
@@ -95,7 +104,7 @@ impl Poller {
     #[new]
     fn new() -> PyResult<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(os_error)?;
-        let state = State { connections: Vec::new(), buffer: vec![0; READ_BYTES] };
+        let state = State { readers: Vec::new(), buffer: vec![0; READ_BYTES] };
         Ok(Self { epoll, state: Mutex::new(state) })
     }
 
@@ -104,7 +113,7 @@ impl Poller {
         self.epoll.as_raw_fd()
     }
 
-    /// Reads whatever is readable and lets each connection write it.
+    /// Reads whatever is readable, once each.
     fn run(&self, py: Python<'_>) -> PyResult<()> {
         let mut buffer = std::mem::take(&mut self.lock().buffer);
         buffer.resize(READ_BYTES, 0);
@@ -112,34 +121,12 @@ impl Poller {
         let mut result = Ok(());
         if let Ok((events, _)) = epoll::wait(&self.epoll, &mut room, Some(&AT_ONCE)) {
             for event in events {
-                let one = self.serve(py, event.data.u64(), &mut buffer);
-                result = result.and(one);
+                let read = self.read(py, event.data.u64() as usize, &mut buffer);
+                result = result.and(read);
             }
         }
         self.lock().buffer = buffer;
         result
-    }
-}
-
-impl Poller {
-    fn serve(&self, py: Python<'_>, token: u64, buffer: &mut [u8]) -> PyResult<()> {
-        let index = token as usize;
-        let Some(connection) = self
-            .lock()
-            .connections
-            .get(index)
-            .and_then(Option::as_ref)
-            .map(|connection| connection.clone_ref(py))
-        else {
-            return Ok(());
-        };
-        let connection = connection.get();
-        match recv(borrowed(index as RawFd), &mut *buffer, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => connection.handle_close(py, &ReadEvent::Eof),
-            Ok((length, _)) => connection.handle_read(py, &ReadEvent::Bytes(&buffer[..length])),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(_) => connection.handle_close(py, &ReadEvent::Lost),
-        }
     }
 }
 

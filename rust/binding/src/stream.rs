@@ -1,31 +1,33 @@
-//! A reply on its way from a backend to a client. It outlives the backend connection: a retry or a
-//! continuation goes on with it.
+//! One response on its way from a backend to a client. It outlives the backend's connection: a
+//! retry or a continuation goes on with it.
 //!
-//! While the lock is held nothing of Python is called that could call back: a write to the client's
-//! transport may pause us.
+//! Nothing that could call back is called while the lock is held: a write to the client's transport
+//! may pause us. What is to be called is collected in `Effects`.
 
 use std::cell::RefCell;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ferrule_core::chat_passthrough::ChatOptions;
 use ferrule_core::outcome::{ErrorKind, Fault};
-use ferrule_core::response_reader::{ConnectionFate, ResponseMode, ResponseReader};
+use ferrule_core::response_reader::{ConnectionFate, ResponseMode};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::client_writer::{CHUNK_HEAD_BYTES, ClientWriter};
 use crate::clock::now_s;
+use crate::deadlines::StreamDeadlines;
 use crate::effects::{Effects, UpstreamHandle};
 use crate::histogram::Histogram;
-use crate::io::SocketWriter;
-use crate::options::{Outcome, ResponseOptions};
-use crate::state::{CHUNK_HEAD_BYTES, ReadEvent, ResponseSpec, State, Timing};
+use crate::io::{ReadEvent, SocketWriter};
+use crate::options::{Outcome, ResponseEnd, ResponseSpec};
+use crate::state::{Attempt, State, Timing};
 
 /// The shared output buffer is given back past this.
 const KEPT_BUFFER_BYTES: usize = 1 << 20;
 
 thread_local! {
-    /// What one read became; written out before the next one, so one buffer serves all streams.
+    /// The output of one read; written out before the next one, so one buffer serves all streams.
     static OUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -40,22 +42,26 @@ impl ResponseStream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what arrived on the backend's connection. `Some(rest)`: the stream is over and the
-    /// connection is to do this.
-    pub fn take(&self, py: Python<'_>, event: &ReadEvent<'_>) -> PyResult<Option<ConnectionFate>> {
+    /// Takes what was read from the backend. `Some(fate)`: the response is over, and that is what
+    /// becomes of the backend's connection.
+    pub fn handle_read(
+        &self,
+        py: Python<'_>,
+        event: &ReadEvent<'_>,
+    ) -> PyResult<Option<ConnectionFate>> {
         let mut out = OUT.with(|shared| shared.take());
         out.clear();
         out.resize(CHUNK_HEAD_BYTES, 0);
-        let (effects, rest) = self.lock().advance(py, event, &mut out)?;
+        let (effects, fate) = self.lock().advance(py, event, &mut out)?;
         if out.capacity() <= KEPT_BUFFER_BYTES {
             OUT.with(|shared| shared.replace(out));
         }
         effects.run(py)?;
-        Ok(rest)
+        Ok(fate)
     }
 
     /// A request goes out for it.
-    pub fn begin(
+    pub fn begin_attempt(
         &self,
         py: Python<'_>,
         upstream: UpstreamHandle,
@@ -67,22 +73,23 @@ impl ResponseStream {
         }
         let mut state = self.lock();
         if !std::mem::take(&mut state.is_fresh) && !state.is_continuation {
-            state.mode = state.spec.make()?;
+            state.mode = state.spec.get().begin();
         }
-        state.reader = ResponseReader::default();
-        state.end = None;
-        state.waiter = Some(waiter);
-        state.upstream = Some(upstream);
-        state.times.sent_at = now;
-        state.times.progress_at = now;
+        state.attempt = Attempt {
+            waiter: Some(waiter),
+            upstream: Some(upstream),
+            sent_at: now,
+            ..Attempt::default()
+        };
+        state.timing.progress_at = now;
         Ok(())
     }
 
     fn set_upstream_paused(&self, py: Python<'_>, is_paused: bool) -> PyResult<()> {
         self.is_client_paused.store(is_paused, Ordering::Relaxed);
         let mut state = self.lock();
-        state.times.progress_at = now_s();
-        let upstream = state.upstream.as_ref().map(|upstream| upstream.clone_ref(py));
+        state.timing.progress_at = now_s();
+        let upstream = state.attempt.upstream.as_ref().map(|upstream| upstream.clone_ref(py));
         drop(state);
         upstream.map_or(Ok(()), |upstream| upstream.set_paused(py, is_paused))
     }
@@ -91,59 +98,34 @@ impl ResponseStream {
 #[pymethods]
 impl ResponseStream {
     #[new]
-    #[pyo3(signature = (*, mode, options=None, model_json="", hide_usage=false, transport=None, descriptor=None,
-        is_chunked=true, budget_tokens=None, per_token=None, ping_after_s=10.0, first_event_s=600.0, idle_s=120.0, total_s=3600.0))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+    #[pyo3(signature = (spec, deadlines, *, transport=None, descriptor=None, is_chunked=true,
+        per_token=None))]
     fn new(
-        mode: &str,
-        options: Option<Py<ResponseOptions>>,
-        model_json: &str,
-        hide_usage: bool,
+        spec: Py<ResponseSpec>,
+        deadlines: Py<StreamDeadlines>,
         transport: Option<Py<PyAny>>,
-        descriptor: Option<i32>,
+        descriptor: Option<RawFd>,
         is_chunked: bool,
-        budget_tokens: Option<u64>,
         per_token: Option<&Histogram>,
-        ping_after_s: f64,
-        first_event_s: f64,
-        idle_s: f64,
-        total_s: f64,
-    ) -> PyResult<Self> {
-        let chat = ChatOptions { model_json: model_json.to_owned(), hide_usage };
-        let spec = ResponseSpec { mode: mode.to_owned(), options, budget_tokens, chat };
-        let mode = spec.make()?;
+    ) -> Self {
         let now = now_s();
-        let times = Timing {
-            first_event_s,
-            idle_s,
-            total_s,
-            ping_after_s,
-            began_at: now,
-            sent_at: 0.0,
-            first_event_at: 0.0,
-            progress_at: now,
-            delta_at: 0.0,
-            written_at: now,
-        };
+        let client = transport.map(|transport| {
+            ClientWriter::new(SocketWriter::new(transport, descriptor), is_chunked, now)
+        });
+        let timing = Timing { began_at: now, first_event_at: 0.0, progress_at: now, delta_at: 0.0 };
         let state = State {
-            mode,
+            mode: spec.get().begin(),
             spec,
+            deadlines,
             is_fresh: true,
             is_continuation: false,
-            reader: ResponseReader::default(),
-            client: transport.map(|transport| SocketWriter::new(transport, descriptor)),
-            is_chunked,
-            head: Vec::new(),
-            is_committed: false,
-            is_closed: false,
-            end: None,
-            waiter: None,
+            attempt: Attempt::default(),
+            client,
             on_first_event: None,
-            upstream: None,
             per_token: per_token.map(|histogram| histogram.0.clone()),
-            times,
+            timing,
         };
-        Ok(Self { state: Mutex::new(state), is_client_paused: AtomicBool::new(false) })
+        Self { state: Mutex::new(state), is_client_paused: AtomicBool::new(false) }
     }
 
     /// `callback` is called once, when the first event comes.
@@ -153,45 +135,44 @@ impl ResponseStream {
 
     /// The head that goes before the first byte; ignored once that was sent.
     fn set_head(&self, head: &[u8]) {
-        let mut state = self.lock();
-        if !state.is_committed {
-            state.head = head.to_vec();
+        if let Some(client) = &mut self.lock().client {
+            client.set_head(head);
         }
     }
 
     fn sweep(&self, py: Python<'_>, now: f64) -> PyResult<()> {
         let mut state = self.lock();
-        if state.is_closed || matches!(state.end, Some("timeout" | "overtime")) {
+        let has_expired =
+            matches!(state.attempt.end, Some(ResponseEnd::Silent | ResponseEnd::Overtime));
+        if state.is_finished() || has_expired {
             return Ok(());
         }
-        let overdue = if state.end.is_none() {
+        let overdue = if state.attempt.end.is_none() {
             state.overdue(now, self.is_client_paused.load(Ordering::Relaxed))
         } else {
             None
         };
         let effects = match overdue {
-            Some((end, message)) => state.end_with(
-                py,
-                Fault { kind: ErrorKind::Timeout, message: message.to_owned() },
-                end,
-            )?,
+            Some((end, message)) => {
+                let fault = Fault { kind: ErrorKind::Timeout, message: message.to_owned() };
+                state.end_with(py, fault, end)?
+            }
             None => state.ping(py, now)?,
         };
         drop(state);
         effects.run(py)
     }
 
-    /// Ends with an error of ours, as far as the client has begun to get an answer. True: it was
-    /// told.
+    /// Ends with an error of the gateway. True: the client got it, or the response was over.
     fn fail(&self, py: Python<'_>, kind: &str, message: &str) -> PyResult<bool> {
         let mut state = self.lock();
-        if state.is_closed {
+        if state.is_finished() {
             return Ok(true);
         }
         let kind = ErrorKind::parse(kind).unwrap_or(ErrorKind::Api);
-        let end = state.end.unwrap_or("failed");
+        let end = state.attempt.end.unwrap_or(ResponseEnd::Failed);
         let effects = state.end_with(py, Fault { kind, message: message.to_owned() }, end)?;
-        let is_written = state.is_committed;
+        let is_written = state.is_committed();
         drop(state);
         effects.run(py)?;
         Ok(is_written)
@@ -200,14 +181,15 @@ impl ResponseStream {
     /// Cuts the backend, when the client has gone or nobody waits any more.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let mut state = self.lock();
-        state.end = state.end.or(Some("aborted"));
-        let effects = Effects { abort: state.upstream.take(), ..Effects::default() };
-        state.waiter = None;
+        let attempt = &mut state.attempt;
+        attempt.end = attempt.end.or(Some(ResponseEnd::Aborted));
+        let effects = Effects { abort: attempt.upstream.take(), ..Effects::default() };
+        attempt.waiter = None;
         drop(state);
         effects.run(py)
     }
 
-    /// Whatever comes now is of a second answer, which goes on where the thinking budget ended the
+    /// What comes now is a second answer, which continues where the thinking budget ended the
     /// first.
     fn begin_continuation(&self) {
         let mut state = self.lock();
@@ -215,7 +197,7 @@ impl ResponseStream {
         state.is_continuation = true;
     }
 
-    /// The client's transport holds back too much: the backend is not read until that is gone.
+    /// The client's transport holds too much: the backend is not read until `client_resumed`.
     fn client_paused(&self, py: Python<'_>) -> PyResult<()> {
         self.set_upstream_paused(py, true)
     }
@@ -224,21 +206,21 @@ impl ResponseStream {
         self.set_upstream_paused(py, false)
     }
 
-    /// The client's connection is lost, and its socket about to be closed: nothing is written to it
-    /// any more.
+    /// The client's connection is lost, and its socket about to be closed.
     fn client_lost(&self) {
-        let client = self.lock().client.take();
-        drop(client);
+        if let Some(client) = &mut self.lock().client {
+            client.lose();
+        }
     }
 
     #[getter]
-    fn end(&self) -> Option<&'static str> {
-        self.lock().end
+    fn end(&self) -> Option<ResponseEnd> {
+        self.lock().attempt.end
     }
 
     #[getter]
     fn is_committed(&self) -> bool {
-        self.lock().is_committed
+        self.lock().is_committed()
     }
 
     #[getter]
@@ -248,29 +230,27 @@ impl ResponseStream {
 
     #[getter]
     fn status(&self) -> u16 {
-        self.lock().reader.status()
+        self.lock().attempt.reader.status()
     }
 
     #[getter]
     fn retry_after(&self) -> Option<String> {
-        self.lock().reader.header("retry-after")
+        self.lock().attempt.reader.header("retry-after")
     }
 
     #[getter]
     fn fault(&self) -> String {
-        self.lock().broken().message
+        self.lock().fault().message
     }
 
-    /// The whole message (told once; read the outcome first), or the body that was collected.
+    /// The whole message (taken once; read the outcome first), or the body that was collected.
     fn take_body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let mut state = self.lock();
-        if state.end == Some("complete") {
-            return PyBytes::new(
-                py,
-                &std::mem::replace(&mut state.mode, ResponseMode::Buffered).into_message(),
-            );
+        if state.attempt.end == Some(ResponseEnd::Complete) {
+            let mode = std::mem::replace(&mut state.mode, ResponseMode::Buffered);
+            return PyBytes::new(py, &mode.into_message());
         }
-        PyBytes::new(py, state.reader.collected())
+        PyBytes::new(py, state.attempt.reader.collected())
     }
 
     #[getter]
@@ -285,11 +265,11 @@ impl ResponseStream {
 
     #[getter]
     fn sent_at(&self) -> f64 {
-        self.lock().times.sent_at
+        self.lock().attempt.sent_at
     }
 
     #[getter]
     fn first_event_at(&self) -> f64 {
-        self.lock().times.first_event_at
+        self.lock().timing.first_event_at
     }
 }

@@ -1,5 +1,7 @@
 //! The Messages stream without I/O, for tests, tools and whole replies.
 
+use std::sync::Arc;
+
 use ferrule_core::translator::Translator as Core;
 use ferrule_core::{failure, reply, translator};
 use pyo3::prelude::*;
@@ -14,7 +16,7 @@ pub struct Translator(Core);
 impl Translator {
     #[new]
     fn new(options: &ResponseOptions) -> Self {
-        Self(Core::new(options.0.clone()))
+        Self(Core::new(Arc::clone(&options.0)))
     }
 
     fn feed<'py>(&mut self, py: Python<'py>, data: &[u8]) -> Bound<'py, PyBytes> {
@@ -41,7 +43,7 @@ pub fn fold<'py>(
     options: &ResponseOptions,
     body: &[u8],
 ) -> (Bound<'py, PyBytes>, Outcome) {
-    let (message, outcome) = translator::fold(options.0.clone(), body);
+    let (message, outcome) = translator::fold(Arc::clone(&options.0), body);
     (PyBytes::new(py, &message), outcome.into())
 }
 
@@ -51,7 +53,7 @@ pub fn translate_reply<'py>(
     options: &ResponseOptions,
     body: &[u8],
 ) -> (Bound<'py, PyBytes>, Outcome) {
-    let (message, outcome) = reply::translate(options.0.clone(), body);
+    let (message, outcome) = reply::translate(Arc::clone(&options.0), body);
     (PyBytes::new(py, &message), outcome.into())
 }
 

@@ -50,8 +50,8 @@ pub struct MessageStream {
 }
 
 impl MessageStream {
-    pub fn new(options: Options) -> Self {
-        let options = Arc::new(options);
+    pub fn new(options: impl Into<Arc<Options>>) -> Self {
+        let options = options.into();
         Self {
             stage: Stage::Waiting,
             has_started: false,

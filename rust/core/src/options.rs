@@ -1,4 +1,6 @@
-//! How one reply is to be told: the response-side knobs of the dialect and what the request fixed.
+//! How one response is written: the dialect's settings for responses, and what the request fixed.
+
+use std::sync::Arc;
 
 use crate::outcome::StopReason;
 
@@ -24,7 +26,7 @@ impl Reasoning {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     pub message_id: String,
     pub model: String,
@@ -32,9 +34,9 @@ pub struct Options {
     /// `display: "omitted"`: thinking blocks without their text; the signature is complete all the
     /// same.
     pub display_omitted: bool,
-    pub signature_prefix: String,
+    pub signature_prefix: Arc<str>,
     /// Those the dialect knows; None: all.
-    pub stop_reasons: Option<Vec<StopReason>>,
+    pub stop_reasons: Option<Arc<[StopReason]>>,
     pub report_stop_sequence: bool,
     pub close_block_on_error: bool,
     /// (name upstream, name the client knows) where they differ.
@@ -52,23 +54,14 @@ pub struct Options {
 }
 
 impl Options {
+    /// Everything that the Messages API has, for a message of this id and model.
     pub fn new(message_id: impl Into<String>, model: impl Into<String>) -> Self {
         Self {
             message_id: message_id.into(),
             model: model.into(),
-            reasoning: Reasoning::Thinking,
-            display_omitted: false,
-            signature_prefix: "ferrule1.".to_owned(),
-            stop_reasons: None,
             report_stop_sequence: true,
             close_block_on_error: true,
-            tool_names: Vec::new(),
-            single_tool_call: false,
-            split_think: false,
-            max_tokens: None,
-            context_window: None,
-            discard_output: false,
-            budget_tokens: None,
+            ..Self::default()
         }
     }
 
@@ -97,10 +90,10 @@ mod tests {
     fn reasons_outside_the_dialect_become_the_nearest_inside() {
         let mut options = Options::new("msg_1", "m");
         assert_eq!(options.known(StopReason::StopSequence), StopReason::StopSequence);
-        options.stop_reasons = Some(vec![StopReason::EndTurn, StopReason::MaxTokens]);
+        options.stop_reasons = Some([StopReason::EndTurn, StopReason::MaxTokens].into());
         assert_eq!(options.known(StopReason::StopSequence), StopReason::EndTurn);
         assert_eq!(options.known(StopReason::ModelContextWindowExceeded), StopReason::MaxTokens);
-        options.stop_reasons = Some(vec![StopReason::EndTurn]);
+        options.stop_reasons = Some([StopReason::EndTurn].into());
         assert_eq!(options.known(StopReason::ModelContextWindowExceeded), StopReason::EndTurn);
     }
 

@@ -2,6 +2,7 @@
 //! answer both ways.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -66,7 +67,7 @@ struct Function<'a> {
 }
 
 /// The message and what it came to; the message is empty after a fault.
-pub fn translate(options: Options, body: &[u8]) -> (Vec<u8>, Outcome) {
+pub fn translate(options: impl Into<Arc<Options>>, body: &[u8]) -> (Vec<u8>, Outcome) {
     let mut stream = MessageStream::new(options);
     let mut fold = Fold::default();
     match serde_json::from_slice::<Completion<'_>>(body) {
@@ -178,7 +179,7 @@ mod tests {
             "usage":{"prompt_tokens":1000,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":900},"completion_tokens_details":{"reasoning_tokens":2}}}"#;
         let (message, outcome) = translated(body);
         assert_eq!(message["content"][0]["thinking"], "plan");
-        assert_eq!(message["content"][0]["signature"], "ferrule1.cGxhbg");
+        assert_eq!(message["content"][0]["signature"], "cGxhbg");
         assert_eq!(message["content"][1]["text"], "\n\nHi 😀");
         assert_eq!(message["stop_sequence"], "END");
         assert_eq!(outcome.stop_reason, Some(StopReason::StopSequence));

@@ -4,6 +4,7 @@
 //! nothing more is told.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use crate::chunk;
 use crate::fold::Fold;
@@ -18,7 +19,7 @@ pub struct Translator {
 }
 
 impl Translator {
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: impl Into<Arc<Options>>) -> Self {
         Self { decoder: Decoder::default(), stream: MessageStream::new(options) }
     }
 
@@ -83,7 +84,7 @@ fn tell(stream: &mut MessageStream, data: &[u8], sink: &mut impl Sink) -> Contro
 }
 
 /// A streamed chat completion, whole → the message that `stream: false` gives; empty after a fault.
-pub fn fold(options: Options, body: &[u8]) -> (Vec<u8>, Outcome) {
+pub fn fold(options: impl Into<Arc<Options>>, body: &[u8]) -> (Vec<u8>, Outcome) {
     let mut translator = Translator::new(options);
     let mut fold = Fold::default();
     translator.feed_into(body, &mut fold);

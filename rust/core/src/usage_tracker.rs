@@ -223,7 +223,7 @@ mod tests {
             Ending { stop_reason: StopReason::StopSequence, stop_sequence: None }
         );
         options.report_stop_sequence = true;
-        options.stop_reasons = Some(vec![StopReason::EndTurn]);
+        options.stop_reasons = Some([StopReason::EndTurn].into());
         assert_eq!(
             usage_tracker.ending(ToolCallState::None, &options),
             Ending { stop_reason: StopReason::EndTurn, stop_sequence: None }

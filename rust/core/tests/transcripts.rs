@@ -26,7 +26,10 @@ fn cases() -> Vec<PathBuf> {
 }
 
 fn options(case: &Path) -> Options {
-    let mut options = Options::new("msg_0123456789abcdef0123456789abcdef", "m");
+    let mut options = Options {
+        signature_prefix: "ferrule1.".into(),
+        ..Options::new("msg_0123456789abcdef0123456789abcdef", "m")
+    };
     let Ok(text) = fs::read(case.join("options.json")) else { return options };
     let given: Value = serde_json::from_slice(&text).unwrap();
     for (name, value) in given.as_object().unwrap() {
@@ -36,7 +39,7 @@ fn options(case: &Path) -> Options {
             "model" => options.model = text(),
             "reasoning" => options.reasoning = Reasoning::parse(&text()).unwrap(),
             "display_omitted" => options.display_omitted = is_true(),
-            "signature_prefix" => options.signature_prefix = text(),
+            "signature_prefix" => options.signature_prefix = text().into(),
             "stop_reasons" => {
                 let names: Vec<String> = serde_json::from_value(value.clone()).unwrap();
                 options.stop_reasons =
