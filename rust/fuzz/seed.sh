@@ -16,7 +16,7 @@ response() { # FILE as one chunk
 }
 
 for stream in ../../tests/transcripts/*/upstream.sse; do
-    # The first bytes are the knobs and the size of the deltas.
+    # The first bytes are the switches and the size of the deltas.
     put stream '\x00\x07' <"$stream"
     put stream '\x10\x01' <"$stream"
     response "$stream" | put http1 '\x05'

@@ -4,9 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use ferrule_core::error::{ErrorKind, Fault};
 use ferrule_core::histogram::Histogram as Buckets;
 use ferrule_core::message::PING;
-use ferrule_core::outcome::{ErrorKind, Fault};
 use ferrule_core::response_reader::{ConnectionFate, End, Progress, ResponseMode, ResponseReader};
 use pyo3::prelude::*;
 

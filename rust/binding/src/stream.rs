@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ferrule_core::outcome::{ErrorKind, Fault};
+use ferrule_core::error::{ErrorKind, Fault};
 use ferrule_core::response_reader::{ConnectionFate, ResponseMode};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

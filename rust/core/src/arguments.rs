@@ -1,7 +1,7 @@
 //! Arguments of a tool call: where the one JSON object begins and ends, whatever deltas a backend
 //! sends.
 //!
-//! The deltas told concatenate to one JSON object (or, cut by the token limit, to the beginning of
+//! The deltas written concatenate to one JSON object (or, cut by the token limit, to the beginning of
 //! one).
 
 use std::borrow::Cow;
@@ -20,7 +20,7 @@ pub struct ArgumentScan {
     is_escape: bool,
     /// Only blank text since the opening brace.
     is_empty: bool,
-    /// `{}` came and was not told: a placeholder, or the whole of it.
+    /// `{}` came and was not written: a placeholder, or the whole of it.
     has_placeholder: bool,
     /// Something that is no object; escaped.
     foreign: String,
@@ -36,7 +36,7 @@ enum State {
 }
 
 impl ArgumentScan {
-    /// Takes the next fragment; the part of it that is to be told.
+    /// Takes the next fragment; returns the part of it to write.
     pub fn feed<'a>(&mut self, fragment: &'a str) -> &'a str {
         let mut start = 0;
         loop {
@@ -132,7 +132,7 @@ impl ArgumentScan {
         self.has_placeholder && self.state == State::Before
     }
 
-    /// What remains to be told when the call ends: `{}` if nothing was, and the object that a
+    /// What remains to be written when the call ends: `{}` if nothing was, and the object that a
     /// quoted text held.
     pub fn end(&mut self) -> Cow<'static, str> {
         let rest = match self.state {
@@ -164,7 +164,7 @@ fn is_object(json: &str) -> bool {
     json.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(json).is_ok()
 }
 
-/// The `input` object of a whole message, from the told deltas.
+/// The `input` object of a whole message, from the deltas written.
 ///
 /// Broken or cut JSON keeps the members of the top level that are complete beyond doubt (a comma
 /// follows); a half value is never passed off as a whole one.
@@ -212,15 +212,15 @@ mod tests {
     use super::*;
     use crate::text::escape;
 
-    /// Everything told, and what is told at the end.
-    fn told(deltas: &[&str]) -> String {
+    /// Everything written, the end included.
+    fn output_of(deltas: &[&str]) -> String {
         let mut scan = ArgumentScan::default();
-        let mut told = String::new();
+        let mut output = String::new();
         for fragment in deltas {
-            told.push_str(&decode(scan.feed(&escape(fragment))));
+            output.push_str(&decode(scan.feed(&escape(fragment))));
         }
-        told.push_str(&decode(&scan.end()));
-        told
+        output.push_str(&decode(&scan.end()));
+        output
     }
 
     #[test]
@@ -243,13 +243,13 @@ mod tests {
             (&["\"{\\\"a\\\"", ":1}\""], "{\"a\":1}"),
             (&["\"text\""], "{}"),
         ] {
-            assert_eq!(told(deltas), object, "{deltas:?}");
+            assert_eq!(output_of(deltas), object, "{deltas:?}");
         }
     }
 
     #[test]
     fn a_cut_object_is_told_as_far_as_it_came() {
-        assert_eq!(told(&["{\"command\":\"ls -"]), "{\"command\":\"ls -");
+        assert_eq!(output_of(&["{\"command\":\"ls -"]), "{\"command\":\"ls -");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Content blocks, one after the other: start, deltas of its own kind, stop; indices 0, 1, 2, ...
 //!
-//! Whatever is asked of it, the events that come out are well nested. What is lines, and when, is
-//! decided in `message`.
+//! Whatever is asked of it, the events that come out are well nested. What is written, and when, is
+//! decided in `sequencer`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

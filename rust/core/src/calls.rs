@@ -11,7 +11,7 @@ use crate::tool_id::{is_safe_id, tool_id};
 /// More calls in one message are a backend gone wild.
 pub const CALL_LIMIT: usize = 1024;
 
-/// One call of the message that is being told.
+/// One call of the message in progress.
 #[derive(Debug, Default)]
 pub struct Call {
     /// The backend's index, where it gave one.
@@ -21,7 +21,7 @@ pub struct Call {
     /// The name so far, escaped.
     pub name: String,
     pub arguments: ArgumentScan,
-    /// What is to be told once the call has the floor and a name; escaped.
+    /// What to write once the call is active and has a name; escaped.
     pub waiting: String,
     /// The block was opened.
     pub is_started: bool,
@@ -51,7 +51,7 @@ impl Call {
         self.joiner.push(fragment)
     }
 
-    /// No more deltas: what remains to be told, and whether the arguments are complete.
+    /// No more deltas: what remains to be written, and whether the arguments are complete.
     pub fn end(&mut self) -> (String, bool) {
         let half = self.joiner.end().map_or("", |half| self.arguments.feed(half));
         let rest = [half, &self.arguments.end()].concat();
@@ -116,7 +116,7 @@ impl Calls {
         self.calls[at].arguments.is_complete()
     }
 
-    /// The id and the name (escaped) under which the client is told the call.
+    /// The id and the name (escaped) that the client gets for the call.
     pub fn introduce(&mut self, at: usize, options: &Options) -> (String, String) {
         let call = &mut self.calls[at];
         call.is_started = true;

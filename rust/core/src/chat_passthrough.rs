@@ -1,5 +1,5 @@
-//! Chat chunks passed on to a client that speaks chat completions: the same events, with the model
-//! named as the client named it.
+//! Chat chunks for a client that speaks chat completions: the same events, under the client's name
+//! for the model.
 //!
 //! Events before the first one with content are held back, so that a backend that fails early can
 //! still be replaced.
@@ -9,8 +9,9 @@ use std::ops::ControlFlow;
 use memchr::memmem;
 
 use crate::chunk::{self, Chunk};
+use crate::error::{ErrorKind, Fault, write_chat_event};
 use crate::failure::stream_failure;
-use crate::outcome::{ErrorKind, Fault, MessageUsage, Outcome};
+use crate::outcome::{Finish, MessageUsage, Outcome};
 use crate::sse::{Decoder, EVENT_LIMIT_BYTES};
 
 /// What is held back before the first event: a role chunk or two.
@@ -92,7 +93,7 @@ impl ChatPassthrough {
         self.state.is_over
     }
 
-    /// Events with content so far: tokens, as far as one can tell.
+    /// Events with content so far: tokens, nearly.
     #[must_use]
     pub fn deltas(&self) -> u64 {
         self.state.deltas
@@ -126,7 +127,7 @@ impl State {
                 let failure = stream_failure(&error);
                 self.fail(Fault { kind: failure.kind, message: failure.message }, out);
             }
-            Ok(chunk) if matches!(chunk.finish, "abort" | "error") => {
+            Ok(chunk) if Finish::read(chunk.finish) == Finish::Failed => {
                 self.fail(broken("the backend aborted the answer"), out);
             }
             Ok(chunk) => self.pass(&chunk, data, out),
@@ -146,8 +147,7 @@ impl State {
             self.outcome.has_usage = true;
         }
         let only_usage = chunk.usage.is_some() && !has_content && chunk.finish.is_empty();
-        let is_event = has_content || !chunk.finish.is_empty() || chunk.usage.is_some();
-        if self.has_started || is_event {
+        if self.has_started || chunk.is_event() {
             out.append(&mut self.held);
             self.has_started = true;
             if !(only_usage && self.options.hide_usage) {
@@ -175,16 +175,10 @@ impl State {
         self.is_over = true;
         self.held = Vec::new();
         if self.has_started {
-            write_error(&fault, out);
+            write_chat_event(&fault, out);
         }
         self.outcome.fault = Some(fault);
     }
-}
-
-/// An error as a client of chat completions reads it in a stream.
-pub fn write_error(fault: &Fault, out: &mut Vec<u8>) {
-    let error = serde_json::json!({"error": {"message": fault.message, "type": fault.kind.as_str(), "code": fault.kind.status()}});
-    out.extend_from_slice(format!("data: {error}\n\n").as_bytes());
 }
 
 fn broken(message: impl Into<String>) -> Fault {

@@ -1,11 +1,11 @@
-//! What went wrong at a backend, said the Anthropic way: status, error type and a clean text.
+//! A backend's failure as a client gets it: status, error type and a clean text.
 //!
 //! One table from status to kind; the engine's own words are kept where they help the client,
 //! without addresses, paths and stack traces. Context overflows get the exact wordings that clients
 //! act on.
 
 use crate::chunk::BackendError;
-use crate::outcome::ErrorKind;
+use crate::error::ErrorKind;
 use crate::overflow::overflow_message;
 
 /// Longest text of an engine that is passed on.
@@ -40,8 +40,8 @@ fn plain_text(body: &[u8]) -> String {
 }
 
 fn classify(status: u16, error: &BackendError) -> BackendFailure {
-    let said = error.message.to_ascii_lowercase();
-    if said.contains("cannot schedule new futures after shutdown") {
+    let text = error.message.to_ascii_lowercase();
+    if text.contains("cannot schedule new futures after shutdown") {
         return BackendFailure {
             is_draining: true,
             ..failure(ErrorKind::Overloaded, "the backend is shutting down")
@@ -52,7 +52,7 @@ fn classify(status: u16, error: &BackendError) -> BackendFailure {
     {
         return failure(ErrorKind::InvalidRequest, &message);
     }
-    let kind = kind_of(status, &said);
+    let kind = kind_of(status, &text);
     let words = clean(&error.message);
     match (kind, status) {
         (ErrorKind::Api, 401 | 403) => {
@@ -68,16 +68,16 @@ fn failure(kind: ErrorKind, message: &str) -> BackendFailure {
 }
 
 /// The one table from a backend's status to ours.
-fn kind_of(status: u16, said: &str) -> ErrorKind {
+fn kind_of(status: u16, text: &str) -> ErrorKind {
     match status {
         400 | 422 => ErrorKind::InvalidRequest,
-        404 if said.contains("model") => ErrorKind::NotFound,
+        404 if text.contains("model") => ErrorKind::NotFound,
         408 | 504 => ErrorKind::Timeout,
         413 => ErrorKind::RequestTooLarge,
         429 => ErrorKind::RateLimit,
         503 | 529 => ErrorKind::Overloaded,
         // llama.cpp calls a request that its model cannot take a failure of its own.
-        500 if said.contains("input is not supported") => ErrorKind::InvalidRequest,
+        500 if text.contains("input is not supported") => ErrorKind::InvalidRequest,
         // 401 and 403 are about our credentials; other 4xx are about how we ask.
         _ => ErrorKind::Api,
     }
@@ -234,12 +234,12 @@ mod tests {
 
     #[test]
     fn error_events_have_the_status_that_they_name() {
-        let named = BackendError {
+        let error = BackendError {
             status: Some(503),
             message: "The request queue is full.".to_owned(),
             ..BackendError::default()
         };
-        assert_eq!(stream_failure(&named).kind, ErrorKind::Overloaded);
+        assert_eq!(stream_failure(&error).kind, ErrorKind::Overloaded);
         let unnamed =
             BackendError { message: "Internal server error".to_owned(), ..BackendError::default() };
         assert_eq!(stream_failure(&unnamed).status, 502);
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn words_of_engines_are_cleaned() {
-        for (said, kept) in [
+        for (text, kept) in [
             ("Grammar error: Invalid type: nonsense", "Grammar error: Invalid type: nonsense"),
             ("connect to http://10.0.0.7:8000/v1 failed", "connect to … failed"),
             ("no route to 10.0.0.7:8000.", "no route to …."),
@@ -270,7 +270,7 @@ mod tests {
                 "The model `Qwen/Qwen3-8B` does not exist. 1.5 of 2:30",
             ),
         ] {
-            assert_eq!(clean(said), kept, "{said}");
+            assert_eq!(clean(text), kept, "{text}");
         }
         assert_eq!(clean(&"x".repeat(5000)).chars().count(), MESSAGE_LIMIT_CHARS + 1);
     }

@@ -1,4 +1,4 @@
-//! Counts per bucket. Shared between the relay, which fills it per token, and whoever shows it.
+//! Counts per bucket. Shared between the streams, which fill it per token, and the metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

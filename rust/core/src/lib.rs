@@ -1,4 +1,4 @@
-//! ferrule-core: what a reply says and how it is said again.
+//! ferrule-core: sans-I/O translation of chat completions into Messages.
 //!
 //! Bytes go in, bytes come out; state lives inside, the clock stays outside. Nothing here knows
 //! Python, sockets or time. A token's way through: [`http1`] (body framing) → [`sse`] (events) →
@@ -11,6 +11,7 @@ mod block_writer;
 mod calls;
 pub mod chat_passthrough;
 pub mod chunk;
+pub mod error;
 pub mod failure;
 pub mod fold;
 pub mod histogram;

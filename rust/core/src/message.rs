@@ -1,12 +1,40 @@
-//! The Messages state stream: chunks of a chat completion in, events of a message out.
+//! The Messages state machine: chunks of a chat completion in, events of one message out.
 //!
-//! It keeps the invariant whatever comes in: one `message_start`; blocks one after the other; one
-//! `message_delta`; one `message_stop`, or an `error` event in place of the end; nothing after it.
-//! A failure before the first event is only recorded, so that another backend may be tried.
+//! # The rules of the stream
 //!
-//! Inside a chunk the order is reasoning, content, tool calls, finish reason; over chunks it is the
-//! `sequencer`'s. The end is told at `[DONE]` or the end of the body, because usage comes after the
-//! finish reason.
+//! Whatever a backend sends, a client reads one of three things:
+//!
+//! 1. `message_start`, content blocks, `message_delta` with a stop reason, `message_stop`.
+//! 2. The same up to some point, then an `error` event in place of the end.
+//! 3. Nothing, when the failure came before the first event. It is only recorded, so that another
+//!    backend may be tried, or a status sent.
+//!
+//! Blocks come one after the other, with indices 0, 1, 2, … Each is a start, deltas of its own kind,
+//! a stop. A thinking block ends with its signature. Nothing follows the end.
+//!
+//! # How a chat completion becomes that
+//!
+//! A stream begins with the first *event* (`Chunk::is_event`). Until then chunks are dropped, and
+//! usage is kept.
+//!
+//! Inside a chunk the order is reasoning, content, tool calls, finish reason. Across chunks:
+//!
+//! - Reasoning and text are written as they come. A change of kind closes the open block.
+//! - A tool call stays active until its JSON is complete. Whatever comes meanwhile, other calls
+//!   included, is queued and written after it (see `sequencer`), so that interleaved calls come out
+//!   one after the other and no byte is lost.
+//! - White space between blocks is dropped: engines send it around calls and reasoning.
+//! - Halves of surrogate pairs that were cut apart are joined; lone ones become U+FFFD.
+//!
+//! A finish reason ends nothing by itself, because usage may come after it. The message ends at
+//! `[DONE]`, or at the end of a body that had a finish reason. `abort` and `error` are failures.
+//!
+//! # A thinking budget held here
+//!
+//! When more reasoning comes than `budget_tokens` allows, the thinking block is closed and the
+//! machine takes nothing more of this response (`is_budget_spent`). After `begin_continuation` it
+//! takes a second response, whose prompt held the reasoning so far, as more of the same message:
+//! its reasoning is dropped, its usage added.
 
 use std::sync::Arc;
 
@@ -19,8 +47,9 @@ use crate::split::ThinkSplit;
 use crate::text::{SurrogateJoiner, decode, escape};
 use crate::usage_tracker::{UsageTracker, clean_stop};
 
+pub use crate::error::{ErrorKind, Fault};
 pub use crate::options::Options;
-pub use crate::outcome::{ErrorKind, Fault, Outcome, StopReason};
+pub use crate::outcome::{Outcome, StopReason};
 pub use crate::sink::{Event, PING, Sink, SseSink};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,10 +112,10 @@ impl MessageStream {
             self.usage.set_usage(usage);
         }
         if self.stage == Stage::Waiting {
-            if !is_event(chunk) {
+            if !chunk.is_event() {
                 return;
             }
-            // An engine that gives up at once has told us nothing: another one may answer.
+            // An engine that gives up at once has produced nothing: another one may answer.
             if Finish::read(chunk.finish) == Finish::Failed {
                 return self.fail_finish(sink);
             }
@@ -131,8 +160,8 @@ impl MessageStream {
         self.done(sink);
     }
 
-    /// Ends the message with an error; before the first event nothing is told, and the fault is
-    /// only kept.
+    /// Ends the message with an error; before the first event nothing is written, and the fault
+    /// only recorded.
     pub fn fail(&mut self, kind: ErrorKind, message: &str, sink: &mut impl Sink) {
         if self.stage == Stage::Over {
             return;
@@ -205,7 +234,7 @@ impl MessageStream {
 
     fn reasoning_delta(&mut self, fragment: &str, sink: &mut impl Sink) {
         self.usage.count_delta();
-        // An engine that tells reasoning apart needs no splitting of its content.
+        // An engine that separates reasoning itself needs no splitting of its content.
         self.end_split(sink);
         let fragment = self.reasoning_joiner.push(fragment);
         self.reasoning(&fragment, sink);
@@ -330,16 +359,6 @@ impl MessageStream {
     fn fail_finish(&mut self, sink: &mut impl Sink) {
         self.fail(ErrorKind::Api, "the backend aborted the reply", sink);
     }
-}
-
-/// The first event decides that no other backend is tried. A role alone is none; nor is a count of
-/// no tokens.
-fn is_event(chunk: &Chunk<'_>) -> bool {
-    !chunk.reasoning.is_empty()
-        || !chunk.content.is_empty()
-        || !chunk.tool_calls.is_empty()
-        || !chunk.finish.is_empty()
-        || chunk.usage.is_some_and(|usage| usage.completion_tokens > 0)
 }
 
 #[cfg(test)]

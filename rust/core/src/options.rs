@@ -41,13 +41,13 @@ pub struct Options {
     pub close_block_on_error: bool,
     /// (name upstream, name the client knows) where they differ.
     pub tool_names: Vec<(String, String)>,
-    /// Only the first call is told.
+    /// Only the first call is written.
     pub single_tool_call: bool,
     /// `</think>` in content ends the reasoning.
     pub split_think: bool,
     pub max_tokens: Option<u64>,
     pub context_window: Option<u64>,
-    /// `max_tokens: 0`: no content is told and the stop reason is `max_tokens`.
+    /// `max_tokens: 0`: no content is written and the stop reason is `max_tokens`.
     pub discard_output: bool,
     /// A thinking budget that the edge holds.
     pub budget_tokens: Option<u64>,

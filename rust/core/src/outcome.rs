@@ -1,4 +1,7 @@
-//! Stop reasons, usage and error kinds: what a reply came to. Each is mapped once, here.
+//! The end of a response: stop reason and usage, with their names on both wires. Which stop reason a
+//! message has depends on its calls and limits too: see `usage_tracker`. Errors are in `error`.
+
+use crate::error::Fault;
 
 /// Token counts as the backend reports them, before they are split the Anthropic way.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -94,67 +97,7 @@ impl Finish {
     }
 }
 
-/// The error types of the Messages API that a reply can end in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
-    InvalidRequest,
-    NotFound,
-    RequestTooLarge,
-    RateLimit,
-    Api,
-    Timeout,
-    Overloaded,
-}
-
-impl ErrorKind {
-    pub const ALL: [Self; 7] = [
-        Self::InvalidRequest,
-        Self::NotFound,
-        Self::RequestTooLarge,
-        Self::RateLimit,
-        Self::Api,
-        Self::Timeout,
-        Self::Overloaded,
-    ];
-
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::InvalidRequest => "invalid_request_error",
-            Self::NotFound => "not_found_error",
-            Self::RequestTooLarge => "request_too_large",
-            Self::RateLimit => "rate_limit_error",
-            Self::Api => "api_error",
-            Self::Timeout => "timeout_error",
-            Self::Overloaded => "overloaded_error",
-        }
-    }
-
-    /// The HTTP status of this failure of a backend when nothing was sent yet.
-    pub fn status(self) -> u16 {
-        match self {
-            Self::InvalidRequest => 400,
-            Self::NotFound => 404,
-            Self::RequestTooLarge => 413,
-            Self::RateLimit => 429,
-            Self::Api => 502,
-            Self::Timeout => 504,
-            Self::Overloaded => 529,
-        }
-    }
-}
-
-/// How a reply failed, in the client's words.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    pub kind: ErrorKind,
-    pub message: String,
-}
-
-/// What a reply came to.
+/// What is known of a response at its end.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub usage: MessageUsage,
@@ -174,9 +117,9 @@ mod tests {
             [(1000, 900, 100, 900), (5, 9, 0, 5), (7, 0, 7, 0), (0, 0, 0, 0)]
         {
             let usage = Usage { prompt_tokens: prompt, cached_tokens: cached, ..Usage::default() };
-            let told = MessageUsage::from(usage);
+            let message_usage = MessageUsage::from(usage);
             assert_eq!(
-                (told.input_tokens, told.cache_read_tokens),
+                (message_usage.input_tokens, message_usage.cache_read_tokens),
                 (input, cache_read),
                 "{prompt} with {cached} cached"
             );
@@ -193,7 +136,7 @@ mod tests {
 
     #[test]
     fn finish_reasons() {
-        for (said, means) in [
+        for (name, means) in [
             ("stop", Finish::Natural),
             ("repetition", Finish::Natural),
             ("length", Finish::Length),
@@ -203,7 +146,7 @@ mod tests {
             ("abort", Finish::Failed),
             ("error", Finish::Failed),
         ] {
-            assert_eq!(Finish::read(said), means, "{said}");
+            assert_eq!(Finish::read(name), means, "{name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Context overflows: the engines' many wordings, read for their numbers and said in the two
+//! Context overflows: the engines' many wordings, read for their numbers and text in the two
 //! wordings that clients act on.
 
 use crate::chunk::BackendError;
@@ -25,15 +25,15 @@ struct Numbers {
 
 /// The Anthropic wording of a context overflow; None when the error is something else.
 pub fn overflow_message(error: &BackendError) -> Option<String> {
-    let said = error.message.to_ascii_lowercase();
+    let text = error.message.to_ascii_lowercase();
     let is_overflow =
-        SIGNS.iter().any(|sign| said.contains(sign)) || error.kind.contains("exceed_context_size");
+        SIGNS.iter().any(|sign| text.contains(sign)) || error.kind.contains("exceed_context_size");
     if !is_overflow {
         return None;
     }
     let numbers =
         Numbers { window: error.context_window, prompt: error.prompt_tokens, completion: None }
-            .or(read_numbers(&said));
+            .or(read_numbers(&text));
     Some(match (numbers.window, numbers.prompt, numbers.completion) {
         (Some(window), Some(prompt), _) if prompt > window => too_long(prompt, window),
         (Some(window), Some(prompt), Some(completion)) => format!(
@@ -62,10 +62,10 @@ impl Numbers {
     }
 }
 
-fn read_numbers(said: &str) -> Numbers {
+fn read_numbers(text: &str) -> Numbers {
     Numbers {
         window: first(
-            said,
+            text,
             &[
                 "maximum context length",
                 "maximum model length",
@@ -75,13 +75,13 @@ fn read_numbers(said: &str) -> Numbers {
             after,
         ),
         prompt: first(
-            said,
+            text,
             &[" in the messages", " input tokens", " tokens from the input", " in your prompt"],
             before,
         )
         .or_else(|| {
             first(
-                said,
+                text,
                 &[
                     "the input (",
                     "request (",
@@ -93,21 +93,21 @@ fn read_numbers(said: &str) -> Numbers {
             )
         }),
         completion: first(
-            said,
+            text,
             &[" in the completion", " output tokens", " tokens for the completion"],
             before,
         )
-        .or_else(|| first(said, &["is too large: "], after)),
+        .or_else(|| first(text, &["is too large: "], after)),
     }
 }
 
-fn first(said: &str, phrases: &[&str], read: fn(&str, &str) -> Option<u64>) -> Option<u64> {
-    phrases.iter().find_map(|phrase| read(said, phrase))
+fn first(text: &str, phrases: &[&str], read: fn(&str, &str) -> Option<u64>) -> Option<u64> {
+    phrases.iter().find_map(|phrase| read(text, phrase))
 }
 
 /// The number that follows the phrase within a few letters ("of", "is").
-fn after(said: &str, phrase: &str) -> Option<u64> {
-    let rest = &said[said.find(phrase)? + phrase.len()..];
+fn after(text: &str, phrase: &str) -> Option<u64> {
+    let rest = &text[text.find(phrase)? + phrase.len()..];
     let start = rest.find(|c: char| c.is_ascii_digit())?;
     if start > 8 {
         return None;
@@ -118,8 +118,8 @@ fn after(said: &str, phrase: &str) -> Option<u64> {
 }
 
 /// The number that stands right before the phrase.
-fn before(said: &str, phrase: &str) -> Option<u64> {
-    let rest = &said[..said.find(phrase)?];
+fn before(text: &str, phrase: &str) -> Option<u64> {
+    let rest = &text[..text.find(phrase)?];
     let start = rest
         .rfind(|c: char| !c.is_ascii_digit())
         .map_or(0, |at| at + rest[at..].chars().next().map_or(1, char::len_utf8));
@@ -130,7 +130,7 @@ fn before(said: &str, phrase: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn said(message: &str) -> Option<String> {
+    fn message_for(message: &str) -> Option<String> {
         overflow_message(&BackendError { message: message.to_owned(), ..BackendError::default() })
     }
 
@@ -187,7 +187,7 @@ mod tests {
             ),
             ("context_length_exceeded", "prompt is too long".to_owned()),
         ] {
-            assert_eq!(said(message).as_deref(), Some(expected.as_str()), "{message}");
+            assert_eq!(message_for(message).as_deref(), Some(expected.as_str()), "{message}");
         }
     }
 
@@ -213,7 +213,7 @@ mod tests {
             "temperature must be non-negative, got -1.0.",
             "",
         ] {
-            assert_eq!(said(message), None, "{message}");
+            assert_eq!(message_for(message), None, "{message}");
         }
     }
 }

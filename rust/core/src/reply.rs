@@ -1,4 +1,4 @@
-//! A whole `chat.completion` → a whole message, through the same state stream as a stream: the same
+//! A whole `chat.completion` → a whole message, through the same state machine as a stream: the same
 //! answer both ways.
 
 use std::borrow::Cow;
@@ -118,9 +118,9 @@ fn failed(error: BackendError) -> Chunk<'static> {
 }
 
 fn calls<'a>(message: &Message<'a>) -> Vec<ToolDelta<'a>> {
-    let named = message.tool_calls.iter().flatten().map(|call| (call.id, call.function.as_ref()));
+    let calls = message.tool_calls.iter().flatten().map(|call| (call.id, call.function.as_ref()));
     let legacy = message.function_call.iter().map(|function| (None, Some(function)));
-    let deltas = named.chain(legacy).zip(0..).map(|((id, function), index)| ToolDelta {
+    let deltas = calls.chain(legacy).zip(0..).map(|((id, function), index)| ToolDelta {
         index: Some(index),
         id: string(id),
         name: string(function.and_then(|function| function.name)),

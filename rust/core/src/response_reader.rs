@@ -5,22 +5,23 @@
 //! what they came to. A reply that goes on over several connections (a retry, a thinking budget)
 //! keeps its `ResponseMode` and gets a new `ResponseReader`.
 
-use crate::chat_passthrough::{self, ChatPassthrough};
+use crate::chat_passthrough::ChatPassthrough;
+use crate::error::{Fault, write_chat_event};
 use crate::fold::Fold;
 use crate::http1::{self, Body, Framing, ResponseHead};
 use crate::message::MessageStream;
-use crate::outcome::{Fault, Outcome};
+use crate::outcome::Outcome;
 use crate::sink::{Event, Sink, SseSink};
 use crate::translator::Translator;
 
 /// A whole answer is collected up to this size; no message needs more.
 const MAX_BODY_BYTES: usize = 64 << 20;
 
-/// In which form a reply is told.
+/// In which form a response is written for the client, and how far it is.
 pub enum ResponseMode {
     /// Messages events for a client that streams.
     Events(Box<Translator>),
-    /// A streamed reply told as one whole message.
+    /// A streamed response as one whole message.
     Aggregated(Box<Translator>, Box<Fold>),
     /// Chat chunks passed on.
     Chat(Box<ChatPassthrough>),
@@ -29,7 +30,7 @@ pub enum ResponseMode {
 }
 
 impl ResponseMode {
-    /// Was an event with content told?
+    /// The first event has come: see `Chunk::is_event`.
     #[must_use]
     pub fn has_started(&self) -> bool {
         match self {
@@ -63,7 +64,7 @@ impl ResponseMode {
         }
     }
 
-    /// Ends what is told with an error. What was not begun yet is only marked: its failure is an
+    /// Ends with an error. Before the first event nothing is written, only marked: the failure is an
     /// answer with a status.
     pub fn fail(&mut self, fault: Fault, out: &mut Vec<u8>) {
         match self {
@@ -78,18 +79,18 @@ impl ResponseMode {
         }
     }
 
-    /// The error as the client's protocol has it, where nothing but pings was told.
+    /// The error as the client's protocol has it, where nothing but pings was written.
     pub fn write_error(&self, fault: &Fault, out: &mut Vec<u8>) {
         match self {
             Self::Events(_) => {
                 SseSink(out).event(Event::Error { kind: fault.kind, message: &fault.message })
             }
-            Self::Chat(_) => chat_passthrough::write_error(fault, out),
+            Self::Chat(_) => write_chat_event(fault, out),
             Self::Aggregated(..) | Self::Buffered => {}
         }
     }
 
-    /// Tokens so far, as far as one can tell.
+    /// Deltas so far: tokens, nearly.
     #[must_use]
     pub fn deltas(&self) -> u64 {
         match self {
@@ -101,7 +102,7 @@ impl ResponseMode {
         }
     }
 
-    /// The folded message; empty unless there is one.
+    /// The aggregated message; empty unless there is one.
     #[must_use]
     pub fn into_message(self) -> Vec<u8> {
         match self {
@@ -159,7 +160,7 @@ impl ResponseMode {
 /// How an response_reader came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The reply was told to its end.
+    /// The response was written to its end.
     Complete,
     /// A body was collected: the whole reply that was asked for, or an error's.
     Collected,
@@ -169,7 +170,7 @@ pub enum End {
     NoResponse,
 }
 
-/// What one read brought: tokens, as far as one can tell, and perhaps the end.
+/// What one read brought: deltas (tokens, nearly), and perhaps the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     pub deltas: u64,

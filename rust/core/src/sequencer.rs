@@ -1,11 +1,10 @@
-//! The order in which a message is told: who has the active_call, what waits, and which white space
-//! is nothing but a gap.
+//! Serialises interleaved blocks; drops white space between them.
 //!
-//! - A call has the active_call until its JSON is complete. Whatever else comes meanwhile waits (at
-//!   most [`WAITING_LIMIT_BYTES`]) and is told after it, in order, so that interleaved calls come
+//! - A call stays active until its JSON is complete. Whatever else comes meanwhile is queued (at
+//!   most [`WAITING_LIMIT_BYTES`]) and written after it, in order, so that interleaved calls come
 //!   out one after the other and no byte is lost.
-//! - White space that could be nothing but the gap before a call waits too, and is dropped if a
-//!   call or the end follows.
+//! - White space that may be only the gap before a call is held back too, and dropped if a call or
+//!   the end follows.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -23,7 +22,7 @@ use crate::usage_tracker::ToolCallState;
 
 /// What one message may make us hold back behind incomplete calls, and the reasoning it may have.
 pub const WAITING_LIMIT_BYTES: usize = 16 << 20;
-/// White space past this is told as text.
+/// White space past this is written as text.
 const BLANK_LIMIT_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -36,7 +35,7 @@ pub enum SequenceFault {
     Reasoning,
 }
 
-/// Told once the call that has the active_call is complete; text is escaped.
+/// Written once the active call is complete; text is escaped.
 #[derive(Debug)]
 enum Queued {
     Thinking(String),
@@ -76,7 +75,7 @@ impl Sequencer {
         self.tool_calls
     }
 
-    /// All reasoning that was told or remembered, escaped.
+    /// All reasoning that was written or recorded, escaped.
     pub fn reasoning(&self) -> &str {
         self.writer.reasoning()
     }
@@ -151,16 +150,16 @@ impl Sequencer {
         if self.calls.get(at).is_started { Ok(()) } else { self.wait(input) }
     }
 
-    /// Nothing more comes: tells all that waits and closes the last block.
+    /// Nothing more comes: writes all that is queued and closes the last block.
     pub fn end(&mut self, sink: &mut impl Sink) {
         while self.write_next(sink) {}
         self.end_call(sink);
         self.writer.close(sink);
     }
 
-    // Who has the active_call
+    // The active call
 
-    /// True while a call is incomplete: everything but its own deltas has to wait.
+    /// True while a call is incomplete: everything but its own arguments has to wait.
     fn has_to_wait(&self) -> bool {
         !self.queued.is_empty() || self.active_call.is_some_and(|at| !self.calls.is_complete(at))
     }
@@ -170,7 +169,7 @@ impl Sequencer {
         self.active_call.is_none_or(|at| self.calls.get(at).arguments.is_settled())
     }
 
-    /// Gives call `at` the active_call if it is free; else the call gets in line.
+    /// Makes call `at` the active one if there is none; else queues it.
     fn try_activate(&mut self, at: usize, sink: &mut impl Sink) -> bool {
         if self.active_call == Some(at) {
             return true;
@@ -205,7 +204,7 @@ impl Sequencer {
         if reasoning_bytes > WAITING_LIMIT_BYTES { Err(SequenceFault::Reasoning) } else { Ok(()) }
     }
 
-    // What is told now
+    // Writing
 
     fn write_next(&mut self, sink: &mut impl Sink) -> bool {
         match self.queued.pop_front() {
@@ -241,8 +240,8 @@ impl Sequencer {
         self.writer.text(&whole, sink);
     }
 
-    /// Tells a fragment of the call that has the active_call, once it has a name; with the first
-    /// fragment what waited before it.
+    /// Writes a fragment of the active call, once it has a name; with the first one, what waited
+    /// before it.
     fn write_input(&mut self, at: usize, fragment: &str, sink: &mut impl Sink) {
         let call = self.calls.get(at);
         if call.is_started {
@@ -262,8 +261,8 @@ impl Sequencer {
         self.writer.input(&waiting, sink);
     }
 
-    /// The call that has the active_call is over: tells what remains of it. A call that never got a
-    /// name cannot be told at all.
+    /// The active call is over: writes what remains of it. A call that never got a name cannot be
+    /// written at all.
     fn end_call(&mut self, sink: &mut impl Sink) {
         let Some(at) = self.active_call.take() else { return };
         let call = self.calls.get(at);

@@ -3,8 +3,8 @@
 //! Text in events is escaped JSON string text, copied as it stands. A sink decides nothing: order
 //! and nesting are the stream's.
 
-use crate::outcome::{ErrorKind, MessageUsage, StopReason};
-use crate::text::escape;
+use crate::error::{self, ErrorKind};
+use crate::outcome::{MessageUsage, StopReason};
 
 /// Sent in silence; the caller knows when.
 pub const PING: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
@@ -114,13 +114,7 @@ impl Sink for SseSink<'_> {
             Event::MessageStop => {
                 self.put("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n")
             }
-            Event::Error { kind, message } => {
-                self.put("event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"");
-                self.put(kind.as_str());
-                self.put("\",\"message\":\"");
-                self.put(&escape(message));
-                self.put("\"}}\n\n");
-            }
+            Event::Error { kind, message } => error::write_messages_event(kind, message, self.0),
         }
     }
 }

@@ -22,7 +22,7 @@ pub struct Parts {
 
 #[derive(Debug, Default)]
 pub struct ThinkSplit {
-    /// Not yet told: what may be the beginning of a tag.
+    /// Not yet handed out: what may be the beginning of a tag.
     held: String,
     is_past_opening: bool,
 }

@@ -168,31 +168,31 @@ impl SurrogateJoiner {
         if self.high.is_none() && !has_half(fragment) {
             return Cow::Borrowed(fragment);
         }
-        let mut joined = String::with_capacity(fragment.len() + 12);
+        let mut text = String::with_capacity(fragment.len() + 12);
         let mut at = 0;
         while at < fragment.len() {
             let (decoded, length) = unit(fragment, at);
             match (self.high.take(), decoded) {
                 (Some(first), Unit::Half(second)) if !is_high(second) => {
-                    push_half(first, &mut joined);
-                    push_half(second, &mut joined);
+                    push_half(first, &mut text);
+                    push_half(second, &mut text);
                 }
                 (before, Unit::Half(half)) => {
-                    push_lone(before, &mut joined);
+                    push_lone(before, &mut text);
                     if is_high(half) {
                         self.high = Some(half);
                     } else {
-                        joined.push_str(REPLACEMENT);
+                        text.push_str(REPLACEMENT);
                     }
                 }
                 (before, Unit::Char(_)) => {
-                    push_lone(before, &mut joined);
-                    joined.push_str(&fragment[at..at + length]);
+                    push_lone(before, &mut text);
+                    text.push_str(&fragment[at..at + length]);
                 }
             }
             at += length;
         }
-        Cow::Owned(joined)
+        Cow::Owned(text)
     }
 
     /// No more deltas: what a waiting half becomes.

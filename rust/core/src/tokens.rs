@@ -1,13 +1,13 @@
 //! The gateway's own tokenizers: how many tokens a text has, near enough for limits and estimates.
 //!
-//! Only counts are asked for. Long texts are counted in deltas, so that no text makes the work grow
+//! Only counts are asked for. Long texts are counted in parts, so that no text makes the work grow
 //! faster than its length and none holds more memory than one fragment needs; a border between
 //! deltas may cost a token.
 
 use thiserror::Error;
 
 /// Long enough that a cut falsifies less than a thousandth of a count.
-const PIECE_BYTES: usize = 8 << 10;
+const PART_BYTES: usize = 8 << 10;
 /// How far before the end of a fragment a line end or blank is looked for.
 const CUT_WINDOW_BYTES: usize = 1 << 10;
 
@@ -76,7 +76,7 @@ fn from_file(path: &str) -> Result<tokenizers::Tokenizer, TokenizerError> {
     Ok(model)
 }
 
-/// A text in deltas of at most `PIECE_BYTES`, cut after a line or before a blank where there is
+/// A text in deltas of at most `PART_BYTES`, cut after a line or before a blank where there is
 /// one.
 struct Pieces<'a>(&'a str);
 
@@ -94,16 +94,16 @@ impl<'a> Iterator for Pieces<'a> {
 }
 
 fn cut(text: &str) -> usize {
-    if text.len() <= PIECE_BYTES {
+    if text.len() <= PART_BYTES {
         return text.len();
     }
-    let window_start = PIECE_BYTES - CUT_WINDOW_BYTES;
-    let window = &text.as_bytes()[window_start..PIECE_BYTES];
+    let window_start = PART_BYTES - CUT_WINDOW_BYTES;
+    let window = &text.as_bytes()[window_start..PART_BYTES];
     let after_line = memchr::memrchr(b'\n', window).map(|at| at + 1);
     if let Some(at) = after_line.or_else(|| memchr::memrchr(b' ', window)) {
         return window_start + at;
     }
-    (window_start..=PIECE_BYTES).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
+    (window_start..=PART_BYTES).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
 }
 
 #[cfg(test)]
@@ -145,8 +145,8 @@ mod tests {
             "Nothing is sent to the client before the backend's first event.\n    fn main() {}\n"
                 .repeat(2000);
         let whole = bpe_openai::o200k_base().count(prose.as_str());
-        let counted = count("o200k_base", &prose);
-        assert!(counted.abs_diff(whole) <= prose.len() / PIECE_BYTES, "{counted} for {whole}");
+        let tokens = count("o200k_base", &prose);
+        assert!(tokens.abs_diff(whole) <= prose.len() / PART_BYTES, "{tokens} for {whole}");
         assert_eq!(count("o200k_base", &"a".repeat(1 << 20)), 1 << 17);
     }
 
@@ -162,9 +162,9 @@ mod tests {
             let deltas: Vec<&str> = Pieces(&text).collect();
             assert_eq!(deltas.concat(), text);
             assert!(
-                deltas.iter().all(|fragment| !fragment.is_empty() && fragment.len() <= PIECE_BYTES)
+                deltas.iter().all(|fragment| !fragment.is_empty() && fragment.len() <= PART_BYTES)
             );
-            assert!(deltas.len() <= 1 + text.len() / (PIECE_BYTES - CUT_WINDOW_BYTES));
+            assert!(deltas.len() <= 1 + text.len() / (PART_BYTES - CUT_WINDOW_BYTES));
         }
     }
 

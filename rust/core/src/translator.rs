@@ -1,7 +1,7 @@
-//! A streamed chat completion into Messages events, without I/O: events → chunks → stream.
+//! A streamed chat completion into Messages events, without I/O: events → chunks → message.
 //!
 //! A bad peer never raises here: what cannot be read ends the message honestly, and from then on
-//! nothing more is told.
+//! nothing more is written.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Translator {
             return;
         }
         let stream = &mut self.stream;
-        let read = self.decoder.feed(bytes, &mut |data| tell(stream, data, sink));
+        let read = self.decoder.feed(bytes, &mut |data| handle_event(stream, data, sink));
         if read.is_err() {
             self.stream.fail(ErrorKind::Api, "the backend sent an event that is too long", sink);
         }
@@ -46,7 +46,7 @@ impl Translator {
 
     pub fn finish_into(&mut self, sink: &mut impl Sink) {
         let stream = &mut self.stream;
-        let read = self.decoder.finish(&mut |data| tell(stream, data, sink));
+        let read = self.decoder.finish(&mut |data| handle_event(stream, data, sink));
         if read.is_err() {
             self.stream.fail(ErrorKind::Api, "the backend sent an event that is too long", sink);
         }
@@ -68,7 +68,7 @@ impl Translator {
     }
 }
 
-fn tell(stream: &mut MessageStream, data: &[u8], sink: &mut impl Sink) -> ControlFlow<()> {
+fn handle_event(stream: &mut MessageStream, data: &[u8], sink: &mut impl Sink) -> ControlFlow<()> {
     if stream.is_budget_spent() {
         return ControlFlow::Break(());
     }

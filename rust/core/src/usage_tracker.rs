@@ -1,4 +1,4 @@
-//! What a reply costs and why it stopped: usage and finish reason, over one or two legs of a reply.
+//! Usage and stop reason of a message, over one or two legs.
 
 use std::borrow::Cow;
 
@@ -139,7 +139,7 @@ impl UsageTracker {
                     Finish::Natural | Finish::Calls | Finish::Failed,
                     ToolCallState::Complete | ToolCallState::Truncated,
                 ) => StopReason::ToolUse,
-                // A client that is told `tool_use` and finds no call asks again.
+                // A client that gets `tool_use` and finds no call asks again.
                 (Finish::Natural | Finish::Calls | Finish::Failed, ToolCallState::None) => {
                     StopReason::EndTurn
                 }

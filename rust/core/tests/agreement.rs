@@ -156,19 +156,19 @@ proptest! {
         let reasoning = [Reasoning::Thinking, Reasoning::Text, Reasoning::Drop][mode as usize];
         let options = Options { reasoning, split_think, ..options() };
         let stream = reply.stream();
-        let (folded, outcome) = fold(options.clone(), stream.as_bytes());
+        let (aggregated, outcome) = fold(options.clone(), stream.as_bytes());
         let (whole, whole_outcome) = reply::translate(options.clone(), reply.whole().as_bytes());
         let text = |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap();
-        prop_assert_eq!(text(&folded), text(&whole));
+        prop_assert_eq!(text(&aggregated), text(&whole));
         prop_assert_eq!(outcome, whole_outcome);
 
-        let told = translate(&options, &[stream.as_bytes()]);
-        prop_assert_eq!(message_text::check(&told).unwrap(), text(&folded));
+        let output = translate(&options, &[stream.as_bytes()]);
+        prop_assert_eq!(message_text::check(&output).unwrap(), text(&aggregated));
         let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
         at.extend([0, stream.len()]);
         at.sort_unstable();
         let cut: Vec<&[u8]> = at.windows(2).map(|pair| &stream.as_bytes()[pair[0]..pair[1]]).collect();
-        prop_assert_eq!(translate(&options, &cut), told);
+        prop_assert_eq!(translate(&options, &cut), output);
     }
 
     #[test]
@@ -193,37 +193,37 @@ proptest! {
         stream.push_str(&frame(&json!({}), Some("stop")));
         let message = message_text::check(&translate(&options(), &[stream.as_bytes()])).unwrap();
         let blocks = message["content"].as_array().unwrap();
-        let said = |kind: &str, member: &str| -> String {
+        let text_of = |kind: &str, member: &str| -> String {
             blocks.iter().filter(|block| block["type"] == kind).map(|block| block[member].as_str().unwrap()).collect()
         };
-        prop_assert_eq!(said("thinking", "thinking"), reply.reasoning.concat());
+        prop_assert_eq!(text_of("thinking", "thinking"), reply.reasoning.concat());
         // White space around calls may go; no letter may.
         let letters = |text: &str| text.split_whitespace().collect::<String>();
-        prop_assert_eq!(letters(&said("text", "text")), letters(&reply.content.concat()));
+        prop_assert_eq!(letters(&text_of("text", "text")), letters(&reply.content.concat()));
         for (at, call) in reply.calls.iter().enumerate() {
-            let told = blocks.iter().find(|block| block["id"] == Call::id(at)).expect("each call is told");
-            prop_assert_eq!(&told["input"], &call.input);
-            prop_assert_eq!(&told["name"], &call.name);
+            let output = blocks.iter().find(|block| block["id"] == Call::id(at)).expect("each call has a block");
+            prop_assert_eq!(&output["input"], &call.input);
+            prop_assert_eq!(&output["name"], &call.name);
         }
-        let told = blocks.iter().filter(|block| block["type"] == "tool_use").count();
-        prop_assert_eq!(told, reply.calls.len());
+        let output = blocks.iter().filter(|block| block["type"] == "tool_use").count();
+        prop_assert_eq!(output, reply.calls.len());
     }
 
     #[test]
-    fn odd_deltas_keep_the_invariant(deltas in vec(odd_delta(), 0..12), finish in prop::sample::select(vec!["stop", "length", "tool_calls", "abort", ""]), knobs in any::<u8>()) {
+    fn odd_deltas_keep_the_invariant(deltas in vec(odd_delta(), 0..12), finish in prop::sample::select(vec!["stop", "length", "tool_calls", "abort", ""]), switches in any::<u8>()) {
         let options = Options {
-            display_omitted: knobs & 1 != 0,
-            split_think: knobs & 2 != 0,
-            single_tool_call: knobs & 4 != 0,
-            discard_output: knobs & 8 != 0,
+            display_omitted: switches & 1 != 0,
+            split_think: switches & 2 != 0,
+            single_tool_call: switches & 4 != 0,
+            discard_output: switches & 8 != 0,
             close_block_on_error: true,
             ..options()
         };
         let mut stream: String = deltas.iter().map(|delta| frame(delta, None)).collect();
         stream.push_str(&frame(&json!({}), Some(finish).filter(|finish| !finish.is_empty())));
         let stream = stream.replace("HIGH", "\\ud83d").replace("LOW", "\\ude00");
-        let told = translate(&options, &[stream.as_bytes()]);
-        let message = message_text::check(&told);
+        let output = translate(&options, &[stream.as_bytes()]);
+        let message = message_text::check(&output);
         let (body, outcome) = fold(options, stream.as_bytes());
         prop_assert_eq!(message.is_some(), outcome.fault.is_none());
         if let Some(message) = message {
@@ -244,10 +244,10 @@ proptest! {
     #[test]
     fn garbage_ends_in_an_error_and_never_in_a_panic(bytes in vec(any::<u8>(), 0..300), text in "(data: )?[\\PC\\n\\[\\]{}\":,]{0,80}\n\n") {
         for body in [&bytes[..], text.as_bytes(), &[b"data: ", &bytes[..], b"\n\n"].concat()] {
-            let told = translate(&options(), &[frame(&json!({"content": "x"}), None).as_bytes(), body]);
-            prop_assert!(message_text::check(&told).is_none());
-            let (folded, outcome) = fold(options(), body);
-            prop_assert!(folded.is_empty() && outcome.fault.is_some());
+            let output = translate(&options(), &[frame(&json!({"content": "x"}), None).as_bytes(), body]);
+            prop_assert!(message_text::check(&output).is_none());
+            let (aggregated, outcome) = fold(options(), body);
+            prop_assert!(aggregated.is_empty() && outcome.fault.is_some());
             let (whole, outcome) = reply::translate(options(), body);
             prop_assert!(whole.is_empty() && outcome.fault.is_some());
             let failure = reply::backend_error(500, body);

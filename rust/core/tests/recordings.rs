@@ -52,10 +52,10 @@ fn every_recorded_stream_keeps_the_invariant() {
     assert!(streams.len() > 40, "the recordings are there: {}", streams.len());
     for path in streams {
         let body = fs::read(&path).unwrap();
-        let told = translate(&[&body]);
+        let output = translate(&[&body]);
         let bytes: Vec<&[u8]> = body.chunks(1).collect();
-        assert!(translate(&bytes) == told, "{} byte by byte", path.display());
-        let message = message_text::check(&told);
+        assert!(translate(&bytes) == output, "{} byte by byte", path.display());
+        let message = message_text::check(&output);
         let name = path.file_name().unwrap().to_str().unwrap();
         let is_broken = String::from_utf8_lossy(&body).contains("\ndata: {\"error\":");
         assert_eq!(message.is_none(), is_broken, "{name}");

@@ -70,17 +70,17 @@ fn translate(options: &Options, deltas: &[&[u8]]) -> (Vec<u8>, Outcome) {
 }
 
 /// Compares with the file, or writes it; nothing to hold means no file.
-fn compare(path: &Path, told: &[u8]) {
+fn compare(path: &Path, output: &[u8]) {
     if std::env::var_os("UPDATE_TRANSCRIPTS").is_some() {
-        if told.is_empty() {
+        if output.is_empty() {
             let _absent = fs::remove_file(path);
         } else {
-            fs::write(path, told).unwrap();
+            fs::write(path, output).unwrap();
         }
     }
     let golden = fs::read(path).unwrap_or_default();
     assert_eq!(
-        String::from_utf8_lossy(told),
+        String::from_utf8_lossy(output),
         String::from_utf8_lossy(&golden),
         "{}",
         path.display()
@@ -99,10 +99,10 @@ fn each_case_gives_its_golden_stream() {
     assert!(cases.len() >= 90, "the cases are there");
     for case in cases {
         let upstream = fs::read(case.join("upstream.sse")).unwrap();
-        let (told, outcome) = translate(&options(&case), &[&upstream]);
-        compare(&case.join("client.sse"), &told);
+        let (output, outcome) = translate(&options(&case), &[&upstream]);
+        compare(&case.join("client.sse"), &output);
         compare(&case.join("fault.json"), &described(&outcome));
-        let message = message_text::check(&told);
+        let message = message_text::check(&output);
         assert_eq!(message.is_some(), outcome.fault.is_none(), "{}", case.display());
     }
 }
@@ -144,9 +144,9 @@ fn each_case_folds_into_its_golden_message() {
         let (body, outcome) = fold(options.clone(), &upstream);
         let golden = if body.is_empty() { Vec::new() } else { [&body[..], b"\n"].concat() };
         compare(&case.join("message.json"), &golden);
-        let (told, streamed) = translate(&options, &[&upstream]);
+        let (output, streamed) = translate(&options, &[&upstream]);
         assert_eq!(outcome, streamed, "{}", case.display());
-        assert_same(message_text::check(&told), &body, &case);
+        assert_same(message_text::check(&output), &body, &case);
     }
 }
 

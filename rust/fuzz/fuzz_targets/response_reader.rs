@@ -1,5 +1,5 @@
 //! A backend's connection, from the status line to whatever it ends with: what a client gets does
-//! not depend on the reads, the end is told once, and a Messages stream keeps its invariant.
+//! not depend on the reads, the end is output once, and a Messages stream keeps its invariant.
 #![no_main]
 
 #[path = "../../core/tests/message_text/mod.rs"]
@@ -25,31 +25,31 @@ fuzz_target!(|input: &[u8]| {
     let whole = response_reader(mode(), &[wire]);
     assert_eq!(whole, response_reader(mode(), &deltas));
     if form % 3 == 0 && whole.end == End::Complete {
-        assert!(message_text::check(&whole.told).is_some());
+        assert!(message_text::check(&whole.output).is_some());
     }
 });
 
 #[derive(Debug, PartialEq)]
 struct Exchanged {
-    told: Vec<u8>,
+    output: Vec<u8>,
     end: End,
     collected: Vec<u8>,
     fault: Option<String>,
 }
 
 fn response_reader(mut mode: ResponseMode, deltas: &[&[u8]]) -> Exchanged {
-    let (mut response_reader, mut told) = (ResponseReader::default(), Vec::new());
+    let (mut response_reader, mut output) = (ResponseReader::default(), Vec::new());
     let mut end = None;
     for fragment in deltas {
-        let step = response_reader.feed(&mut mode, fragment, &mut told);
+        let step = response_reader.feed(&mut mode, fragment, &mut output);
         assert!(end.is_none() || step.end.is_none(), "one end");
         end = end.or(step.end);
     }
-    let step = response_reader.eof(&mut mode, &mut told);
+    let step = response_reader.eof(&mut mode, &mut output);
     assert!(end.is_some() != step.end.is_some(), "one end");
     let end = end.or(step.end).expect("an end");
     Exchanged {
-        told,
+        output,
         end,
         collected: response_reader.collected().to_vec(),
         fault: response_reader.fault().map(str::to_owned),

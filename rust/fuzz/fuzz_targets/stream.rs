@@ -1,4 +1,4 @@
-//! A backend's stream with any knobs: the client's stream keeps its invariant, does not depend on
+//! A backend's stream with any switches: the client's stream keeps its invariant, does not depend on
 //! the cuts, and folds into the message that the whole reply gives.
 #![no_main]
 
@@ -11,16 +11,16 @@ use ferrule_core::translator::{Translator, fold};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
-    let [knobs, size, stream @ ..] = input else { return };
-    let options = options(*knobs);
-    let told = translate(&options, &[stream]);
+    let [switches, size, stream @ ..] = input else { return };
+    let options = options(*switches);
+    let output = translate(&options, &[stream]);
     let deltas: Vec<&[u8]> = stream.chunks(usize::from(*size).max(1)).collect();
     assert_eq!(
-        String::from_utf8_lossy(&told),
+        String::from_utf8_lossy(&output),
         String::from_utf8_lossy(&translate(&options, &deltas))
     );
     let (body, outcome) = fold(options.clone(), stream);
-    let Some(mut streamed) = message_text::check(&told) else {
+    let Some(mut streamed) = message_text::check(&output) else {
         return assert!(body.is_empty() && outcome.fault.is_some());
     };
     let body: serde_json::Value = serde_json::from_slice(&body).expect("the message is JSON");
@@ -34,18 +34,18 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(streamed, body);
 });
 
-fn options(knobs: u8) -> Options {
-    let is_set = |bit: u8| knobs >> bit & 1 == 1;
+fn options(switches: u8) -> Options {
+    let is_set = |bit: u8| switches >> bit & 1 == 1;
     Options {
         reasoning: [Reasoning::Thinking, Reasoning::Text, Reasoning::Drop, Reasoning::Thinking]
-            [usize::from(knobs & 3)],
+            [usize::from(switches & 3)],
         display_omitted: is_set(2),
         single_tool_call: is_set(3),
         split_think: is_set(4),
         discard_output: is_set(5),
         close_block_on_error: !is_set(6),
         stop_reasons: is_set(7)
-            .then(|| vec![StopReason::EndTurn, StopReason::MaxTokens, StopReason::ToolUse]),
+            .then(|| [StopReason::EndTurn, StopReason::MaxTokens, StopReason::ToolUse].into()),
         max_tokens: is_set(7).then_some(5),
         context_window: is_set(6).then_some(20),
         tool_names: vec![("f".to_owned(), "mcp__server__f".to_owned())],

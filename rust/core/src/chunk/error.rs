@@ -7,17 +7,17 @@ use std::fmt;
 use serde::de::{Deserializer, Visitor};
 use serde_json::value::RawValue;
 
-use super::parse::{Parsed, elements, members, some, unquoted};
-use super::{BackendError, ChunkFault};
+use super::json::{Parsed, elements, members, some, unquoted};
+use super::types::{BackendError, ChunkFault};
 
 impl BackendError {
-    /// A whole body that tells of an error; one that says nothing is empty. What is no JSON is a
-    /// fault.
+    /// A whole body that holds an error; empty where it holds none. Raises a fault for
+    /// what is not JSON.
     pub fn read(body: &[u8]) -> Parsed<Self> {
         let text = std::str::from_utf8(body).map_err(|_| ChunkFault::NotUtf8)?;
         let raw = serde_json::from_str::<&RawValue>(text)?.get();
         if !raw.starts_with('{') {
-            return Ok(if raw.starts_with('"') { said(raw) } else { Self::default() });
+            return Ok(if raw.starts_with('"') { message_only(raw) } else { Self::default() });
         }
         let mut failure = Failure::default();
         members("error", raw, &mut |key, value| failure.member(key, value))?;
@@ -25,11 +25,11 @@ impl BackendError {
     }
 }
 
-fn said(raw: &str) -> BackendError {
-    BackendError { message: decoded(raw).into_owned(), ..BackendError::default() }
+fn message_only(raw: &str) -> BackendError {
+    BackendError { message: decode_text(raw).into_owned(), ..BackendError::default() }
 }
 
-/// Top-level members that tell of an error, when they are there and not null.
+/// Top-level members that announce an error, where they are present and not null.
 #[derive(Default)]
 pub(super) struct Failure<'a> {
     error: Option<&'a str>,
@@ -65,14 +65,14 @@ impl<'a> Failure<'a> {
             None => return Ok(None),
         };
         if !error.trim_ascii_start().starts_with('{') {
-            return Ok(Some(said(error)));
+            return Ok(Some(message_only(error)));
         }
         let mut read = BackendError::default();
         let mut detail = None;
         members("error", error, &mut |key, value| match key {
-            "message" if value != "null" => read.message = decoded(value).into_owned(),
+            "message" if value != "null" => read.message = decode_text(value).into_owned(),
             "detail" => detail = some(value),
-            "type" if value != "null" => read.kind = decoded(value).into_owned(),
+            "type" if value != "null" => read.kind = decode_text(value).into_owned(),
             "code" => {
                 read.status = value
                     .trim_matches('"')
@@ -94,25 +94,25 @@ impl<'a> Failure<'a> {
 /// FastAPI says what is wrong in a text, or in a list with one `msg` for each place.
 fn detail_text(raw: &str) -> Parsed<String> {
     if !raw.starts_with('[') {
-        return Ok(decoded(raw).into_owned());
+        return Ok(decode_text(raw).into_owned());
     }
-    let mut said = Vec::new();
+    let mut messages = Vec::new();
     for item in elements("detail", raw)? {
         if item.starts_with('{') {
             members("detail[]", item, &mut |key, value| {
                 if key == "msg" {
-                    said.push(decoded(value));
+                    messages.push(decode_text(value));
                 }
             })?;
         } else {
-            said.push(decoded(item));
+            messages.push(decode_text(item));
         }
     }
-    Ok(said.join("; "))
+    Ok(messages.join("; "))
 }
 
 /// The text of a JSON string; of any other value, the JSON itself. Lone surrogates become U+FFFD.
-fn decoded(raw: &str) -> Cow<'_, str> {
+fn decode_text(raw: &str) -> Cow<'_, str> {
     let Some(escaped) = unquoted(raw) else { return raw.into() };
     if !escaped.contains('\\') {
         return escaped.into();

@@ -1,17 +1,10 @@
 //! The reader of every shape: any order, whitespace, nulls, objects where text is usual. What it
 //! refuses is refused.
 
-use std::borrow::Cow;
-use std::fmt;
-
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
-use serde_json::value::RawValue;
-
 use super::error::Failure;
-use super::{Arguments, Choice, Chunk, ChunkFault, Delta, ToolDelta};
+use super::json::{Parsed, elements, members, some, unquoted};
+use super::types::{Arguments, Choice, Chunk, ChunkFault, Delta, ToolDelta};
 use crate::outcome::Usage;
-
-pub(super) type Parsed<T> = Result<T, ChunkFault>;
 
 pub(super) fn parse(text: &str) -> Parsed<Chunk<'_>> {
     let (mut choices, mut usage) = (None, None);
@@ -147,11 +140,11 @@ impl Usage {
             })?;
             usage.reasoning_tokens = reasoning_tokens.or(usage.reasoning_tokens);
         }
-        Ok(usage.counted())
+        Ok(usage.none_if_empty())
     }
 
     /// None when nothing was counted, which is what an empty object says.
-    pub(super) fn counted(self) -> Option<Self> {
+    pub(super) fn none_if_empty(self) -> Option<Self> {
         (self != Self::default()).then_some(self)
     }
 }
@@ -164,88 +157,8 @@ fn count(raw: &str) -> Option<u64> {
         .or_else(|| raw.parse::<f64>().ok().filter(|n| *n >= 0.0 && *n < 1e15).map(|n| n as u64))
 }
 
-/// A value that is not null.
-pub(super) fn some(raw: &str) -> Option<&str> {
-    (raw != "null").then_some(raw)
-}
-
-pub(super) fn unquoted(raw: &str) -> Option<&str> {
-    raw.strip_prefix('"')?.strip_suffix('"')
-}
-
 fn text<'a>(member: &'static str, raw: Option<&'a str>) -> Parsed<&'a str> {
     raw.map_or(Ok(""), |raw| {
         unquoted(raw).ok_or(ChunkFault::Shape { member, expected: "a string" })
     })
-}
-
-/// Calls back with each member of the object `raw`: its name and its still raw value.
-pub(super) fn members<'a>(
-    what: &'static str,
-    raw: &'a str,
-    on_member: &mut dyn FnMut(&str, &'a str),
-) -> Parsed<()> {
-    if !raw.trim_start_matches(JSON_BLANKS).starts_with('{') {
-        serde_json::from_str::<serde::de::IgnoredAny>(raw)?;
-        return Err(ChunkFault::Shape { member: what, expected: "an object" });
-    }
-    let mut json = serde_json::Deserializer::from_str(raw);
-    json.deserialize_map(Members(on_member))?;
-    Ok(json.end()?)
-}
-
-/// The elements of the array `raw`, still raw.
-pub(super) fn elements<'a>(what: &'static str, raw: &'a str) -> Parsed<Vec<&'a str>> {
-    if !raw.starts_with('[') {
-        return Err(ChunkFault::Shape { member: what, expected: "an array" });
-    }
-    let elements: Vec<&RawValue> = serde_json::from_str(raw)?;
-    Ok(elements.into_iter().map(RawValue::get).collect())
-}
-
-const JSON_BLANKS: [char; 4] = [' ', '\t', '\n', '\r'];
-
-struct Members<'f, 'a>(&'f mut dyn FnMut(&str, &'a str));
-
-impl<'de> Visitor<'de> for Members<'_, 'de> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key_seed(Key)? {
-            let value: &'de RawValue = map.next_value()?;
-            (self.0)(&key, value.get());
-        }
-        Ok(())
-    }
-}
-
-/// Borrowed when nothing in it is escaped.
-struct Key;
-
-impl<'de> DeserializeSeed<'de> for Key {
-    type Value = Cow<'de, str>;
-
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
-        json.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Key {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a name")
-    }
-
-    fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Self::Value, E> {
-        Ok(key.into())
-    }
-
-    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
-        Ok(key.to_owned().into())
-    }
 }

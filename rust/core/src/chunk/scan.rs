@@ -4,7 +4,7 @@
 //! One pass, no allocation but for tool calls. `None` means "not for me", never "wrong":
 //! [`super::parse`] then decides. What is accepted here is accepted there, with the same answer.
 
-use super::{Arguments, Choice, Chunk, Delta, ToolDelta};
+use super::types::{Arguments, Choice, Chunk, Delta, ToolDelta};
 use crate::outcome::Usage;
 
 pub(super) fn scan(text: &str) -> Option<Chunk<'_>> {
@@ -13,7 +13,7 @@ pub(super) fn scan(text: &str) -> Option<Chunk<'_>> {
     scanner.object(|s, key| {
         match key {
             b"choices" => choice = s.choices()?,
-            b"usage" => usage = if s.null() { None } else { s.usage()?.counted() },
+            b"usage" => usage = if s.null() { None } else { s.usage()?.none_if_empty() },
             b"object" if s.string()? == "error" => return None,
             b"object" => {}
             b"error" | b"detail" | b"message" => return s.null().then_some(()),

@@ -1,6 +1,7 @@
 mod agreement;
 
 use super::*;
+use crate::outcome::Usage;
 
 /// Both readers, wherever the quick one answers.
 fn read_both(text: &str) -> Result<Chunk<'_>, ChunkFault> {

@@ -7,7 +7,7 @@ fn options() -> Options {
     Options::new("msg_1", "m")
 }
 
-/// The stream and what it told; `types` names the events and deltas.
+/// The stream and its events; `types` names the events and deltas.
 struct Run {
     stream: MessageStream,
     out: Vec<u8>,
@@ -138,7 +138,7 @@ fn a_failure_before_the_first_event_tells_nothing() {
 
 #[test]
 fn a_failure_after_it_is_an_error_event_and_the_end() {
-    for (close_block_on_error, told) in [
+    for (close_block_on_error, types) in [
         (true, &["text_delta", "content_block_stop", "error"][..]),
         (false, &["text_delta", "error"][..]),
     ] {
@@ -146,7 +146,7 @@ fn a_failure_after_it_is_an_error_event_and_the_end() {
         run.content("x");
         run.stream.fail(ErrorKind::Timeout, "too late", &mut SseSink(&mut run.out));
         run.content("late").finish("stop").done();
-        assert_eq!(run.types()[2..], *told);
+        assert_eq!(run.types()[2..], *types);
         assert!(run.stream.has_started());
         assert_eq!(run.stream.outcome().stop_reason, None);
     }

@@ -23,7 +23,7 @@ pub fn events(stream: &[u8]) -> Vec<Value> {
 }
 
 /// Checks the invariant of every stream and gives the message it folds into; None if it ended in an
-/// error, or told nothing.
+/// error, or nothing at all.
 pub fn check(stream: &[u8]) -> Option<Value> {
     let events = events(stream);
     let (first, rest) = events.split_first()?;
@@ -74,7 +74,7 @@ pub fn check(stream: &[u8]) -> Option<Value> {
                 assert!(is_last && !is_ended, "nothing follows an error");
                 assert!(
                     event["error"]["type"].is_string()
-                        && event["error"]["message"].as_str().is_some_and(|said| !said.is_empty())
+                        && event["error"]["message"].as_str().is_some_and(|text| !text.is_empty())
                 );
                 return None;
             }
