@@ -27,7 +27,7 @@ from bench.affinity_model import Policy, Score, Simulation, World
 from ferrule._core import rank
 from ferrule.routing.backend import Backend, BackendSpec
 from ferrule.routing.balancer import Attempt, Balancer, BalancerSettings
-from ferrule.routing.health import Verdict
+from ferrule.routing.health import HealthPolicy, Verdict
 from ferrule.routing.selection import STRETCH
 
 UNBOUNDED = 1_000_000
@@ -53,7 +53,15 @@ class Ours:
     """The pool of the proxy."""
 
     def __init__(self, world: World) -> None:
-        self.pool = Balancer("sim", BalancerSettings(slots=world.slots, max_inflight=UNBOUNDED))
+        self.pool = Balancer(
+            "sim",
+            BalancerSettings(
+                slots=world.slots,
+                max_inflight=UNBOUNDED,
+                retries=0,
+                health=HealthPolicy(interval_s=5, fall=2, rise=2),
+            ),
+        )
         self.pool.update(
             [BackendSpec(f"http://10.0.0.{number}:8000") for number in range(world.machines)], 0.0
         )

@@ -44,9 +44,9 @@ class RateLimit(msgspec.Struct, frozen=True):
 class Failure(Exception):
     """Ends a request with a response other than 200.
 
-    `status`: HTTP status; `kind`: `error.type`, by default what the status implies; `gate`: refused
-    before the gateway proper (bad key, admission), which some dialects wrap in `detail`. The rest
-    becomes headers: see `http.response.failure_headers`.
+    `status`: HTTP status; `kind`: `error.type`, by default what the status implies;
+    `is_admission`: refused before the gateway proper (bad key, limits), which some dialects wrap in
+    `detail`. The rest becomes headers: see `http.response.failure_headers`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Failure(Exception):
         rate_limits: tuple[RateLimit, ...] = (),
         allow: tuple[str, ...] = (),
         closes_connection: bool = False,
-        gate: bool = False,
+        is_admission: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -72,7 +72,7 @@ class Failure(Exception):
         self.rate_limits = rate_limits
         self.allow = allow
         self.closes_connection = closes_connection
-        self.gate = gate
+        self.is_admission = is_admission
 
     def with_status(self, status: int) -> Failure:
         """The same failure under another status, and of the kind that it implies."""
@@ -84,7 +84,7 @@ class Failure(Exception):
             rate_limits=self.rate_limits,
             allow=self.allow,
             closes_connection=self.closes_connection,
-            gate=self.gate,
+            is_admission=self.is_admission,
         )
 
 

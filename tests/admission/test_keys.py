@@ -84,7 +84,7 @@ def test_p07_everything_else_is_a_401(
     with pytest.raises(Failure) as raised:
         ring.find(x_api_key, authorization, MISSING)
     failure = raised.value
-    assert (failure.status, failure.kind, failure.message, failure.gate) == (
+    assert (failure.status, failure.kind, failure.message, failure.is_admission) == (
         401,
         "authentication_error",
         message,

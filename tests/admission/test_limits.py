@@ -57,7 +57,7 @@ async def test_h13_the_second_request_of_a_minute_is_told_when_to_come_back(
     await (await limiter.admit(tenant, 1)).settle(1)
     clock.now += 12.5
     failure = await refused(limiter, tenant)
-    assert (failure.status, failure.kind, failure.gate) == (429, "rate_limit_error", True)
+    assert (failure.status, failure.kind, failure.is_admission) == (429, "rate_limit_error", True)
     assert dict(failure_headers(failure)) == {
         "anthropic-ratelimit-requests-limit": "1",
         "anthropic-ratelimit-requests-remaining": "0",
@@ -144,7 +144,7 @@ async def test_m09_store_away_and_allow(
 async def test_m09_store_away_and_deny(clock: Clock, refusals: list[str]) -> None:
     limiter = Limiter(Away(), "deny", on_limited=refusals.append, clock=clock)
     failure = await refused(limiter, LIMITED)
-    assert (failure.status, failure.kind, dict(failure_headers(failure)), failure.gate) == (
+    assert (failure.status, failure.kind, dict(failure_headers(failure)), failure.is_admission) == (
         529,
         "overloaded_error",
         {"retry-after": "1"},

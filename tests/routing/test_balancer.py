@@ -1,10 +1,12 @@
 """A pool over time: membership, the story of requests, ejections, recovery."""
 
+import msgspec
 import pytest
+from tests.routing.settings import HEALTH, balancer_settings
 
 from ferrule.routing.backend import Backend, BackendSpec
-from ferrule.routing.balancer import Attempt, Balancer, BalancerSettings
-from ferrule.routing.health import HealthPolicy, ProbeStatus, Verdict
+from ferrule.routing.balancer import Attempt, Balancer
+from ferrule.routing.health import ProbeStatus, Verdict
 
 NONE: frozenset[str] = frozenset()
 
@@ -14,7 +16,7 @@ def urls(count: int) -> list[str]:
 
 
 def make(count: int = 3, **settings: int) -> Balancer:
-    pool = Balancer("rocm", BalancerSettings(**settings))  # type: ignore[arg-type]
+    pool = Balancer("rocm", balancer_settings(**settings))  # type: ignore[arg-type]
     pool.update([BackendSpec(url) for url in urls(count)], 0.0)
     for backend in pool.backends:
         pool.record_probe(backend, ProbeStatus.OK, 0.0)
@@ -309,7 +311,7 @@ def test_j15_all_down_and_back_without_a_restart() -> None:
 
 
 def test_l11_a_pool_without_backends_is_not_ready() -> None:
-    pool = Balancer("empty", BalancerSettings())
+    pool = Balancer("empty", balancer_settings())
     assert not pool.is_ready(0.0)
     assert at(pool, b"k") is None
     assert at(pool, None) is None
@@ -318,7 +320,7 @@ def test_l11_a_pool_without_backends_is_not_ready() -> None:
 
 
 def test_a_backend_not_probed_yet_may_be_tried_but_makes_nothing_ready() -> None:
-    pool = Balancer("rocm", BalancerSettings())
+    pool = Balancer("rocm", balancer_settings())
     pool.update([BackendSpec("http://h:1")], 0.0)
     assert at(pool, b"k") is not None
     assert not pool.is_ready(0.0)
@@ -450,7 +452,11 @@ def test_settings_change_under_way() -> None:
     pool = make(1, slots=1, max_inflight=1, retries=0)
     attempt = begin(pool, b"k")
     assert at(pool, b"other") is None
-    pool.change(BalancerSettings(slots=2, max_inflight=2, retries=1, health=HealthPolicy(fall=1)))
+    pool.change(
+        balancer_settings(
+            slots=2, max_inflight=2, retries=1, health=msgspec.structs.replace(HEALTH, fall=1)
+        )
+    )
     assert at(pool, b"other") is not None
     assert pool.may_retry(0, Verdict.BROKEN)
     assert pool.backends[0].inflight == 1
@@ -460,13 +466,13 @@ def test_settings_change_under_way() -> None:
 
 
 def test_the_same_address_twice_is_one_backend() -> None:
-    pool = Balancer("p", BalancerSettings())
+    pool = Balancer("p", balancer_settings())
     pool.update([BackendSpec("http://h:1"), BackendSpec("http://h:1/")], 0.0)
     assert len(pool.backends) == 1
 
 
 def test_status_shows_no_credentials() -> None:
-    pool = Balancer("p", BalancerSettings(health=HealthPolicy()))
+    pool = Balancer("p", balancer_settings(health=HEALTH))
     pool.update([BackendSpec("http://user:secret@h:1")], 0.0)
     status = pool.status(0.0).backends[0]
     assert (status.url, status.probe, status.breaker) == ("http://h:1", "unknown", "closed")

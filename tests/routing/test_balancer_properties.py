@@ -3,9 +3,10 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.routing.settings import balancer_settings
 
 from ferrule.routing.backend import BackendSpec
-from ferrule.routing.balancer import Attempt, Balancer, BalancerSettings
+from ferrule.routing.balancer import Attempt, Balancer
 from ferrule.routing.health import BreakerState, ProbeStatus, Verdict
 
 MAX_INFLIGHT = 5
@@ -15,7 +16,7 @@ class PoolMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.pool = Balancer("p", BalancerSettings(slots=2, max_inflight=MAX_INFLIGHT))
+        self.pool = Balancer("p", balancer_settings(slots=2, max_inflight=MAX_INFLIGHT))
         self.attempts: list[Attempt] = []
 
     @rule(numbers=st.sets(st.integers(0, 6)), weight=st.sampled_from([1.0, 2.0]))

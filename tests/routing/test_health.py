@@ -2,7 +2,9 @@
 
 from itertools import pairwise
 
+import msgspec
 import pytest
+from tests.routing.settings import HEALTH
 
 from ferrule.routing.health import BreakerState, Health, HealthPolicy, ProbeStatus, Verdict
 
@@ -69,7 +71,7 @@ def test_probes_are_an_interval_apart_less_a_little() -> None:
 
 def test_jitter_differs_between_seeds_and_not_between_runs() -> None:
     def second(seed: int) -> float:
-        subject = health(HealthPolicy(seed=seed))
+        subject = health(msgspec.structs.replace(HEALTH, seed=seed))
         subject.start_probe(0.0)
         return subject.next_probe_at
 

@@ -1,9 +1,10 @@
 """The choice itself: home, spill, failover, keyless, and the bounds between them."""
 
 import pytest
+from tests.routing.settings import HEALTH
 
 from ferrule.routing.backend import Backend
-from ferrule.routing.health import Health, HealthPolicy
+from ferrule.routing.health import Health
 from ferrule.routing.selection import AFFINITY, LoadBounds, by_session, keyless
 
 LIMITS = LoadBounds(slots=4, max_inflight=10)
@@ -16,7 +17,7 @@ def backends(*inflight: int, weights: tuple[float, ...] = ()) -> list[Backend]:
             name,
             f"http://{name}",
             weights[i] if weights else 1.0,
-            Health(name, HealthPolicy()),
+            Health(name, HEALTH),
             inflight=inflight[i],
         )
         for i, name in enumerate("abcdefgh"[: len(inflight)])

@@ -1,12 +1,14 @@
 """The session table: bounded, and counted per backend."""
 
+from tests.routing.settings import HEALTH
+
 from ferrule.routing.backend import Backend
-from ferrule.routing.health import Health, HealthPolicy
+from ferrule.routing.health import Health
 from ferrule.routing.sessions import AWAY_IDLE_S, FORGET_IDLE_S, Session, SessionTable
 
 
 def backend(name: str) -> Backend:
-    return Backend(name, f"http://{name}", 1.0, Health(name, HealthPolicy()))
+    return Backend(name, f"http://{name}", 1.0, Health(name, HEALTH))
 
 
 def test_a_session_that_went_away_comes_home_when_idle() -> None:

@@ -127,7 +127,7 @@ class KeyRing:
             tenant = self._lookup(key)
             if tenant is not None:
                 return tenant
-        raise Failure(401, "Unauthorized: Invalid API key.", should_retry=False, gate=True)
+        raise Failure(401, "Unauthorized: Invalid API key.", should_retry=False, is_admission=True)
 
     def _lookup(self, key: str) -> Tenant | None:
         if len(key) > KEY_LIMIT_CHARS:

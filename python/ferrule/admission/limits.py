@@ -106,7 +106,7 @@ class Limiter:
             _REFUSALS[decision.refused_by],
             retry_after_s=min(RETRY_AFTER_MAX_S, max(1, math.ceil(decision.wait_s))),
             rate_limits=self.rate_limits(tenant, decision),
-            gate=True,
+            is_admission=True,
         )
 
     def give_back(self, tenant: Tenant, ticket: str, more_tokens: int) -> None:
@@ -138,7 +138,7 @@ class Limiter:
             529,
             "The limits of this API key cannot be checked at the moment.",
             retry_after_s=1,
-            gate=True,
+            is_admission=True,
         )
 
     def _note_store_is_up(self) -> None:

@@ -128,11 +128,11 @@ async def _discovered(config: Config, pool: str, progress: Progress) -> list[Bac
     progress(f"looking for the backends of {pool} …")
     found: asyncio.Future[list[BackendSpec]] = asyncio.get_running_loop().create_future()
 
-    def tell(specs: list[BackendSpec]) -> None:
+    def receive(specs: list[BackendSpec]) -> None:
         if not found.done():
             found.set_result(specs)
 
-    watching = asyncio.ensure_future(watcher_for(pool, config.pools[pool]).watch(tell))
+    watching = asyncio.ensure_future(watcher_for(pool, config.pools[pool]).watch(receive))
     try:
         async with asyncio.timeout(DISCOVERY_TIMEOUT_S):
             return await found

@@ -262,7 +262,9 @@ class Proxy:
             return STREAMED
         if failure.status == 401:
             state.metrics.limited.inc("key")
-        is_wrapped = failure.gate and state.dialect.wrap_gate_errors and request.route != "chat"
+        is_wrapped = (
+            failure.is_admission and state.dialect.wrap_gate_errors and request.route != "chat"
+        )
         return Response(
             failure.status,
             envelope(failure, request.request_id, wrapped=is_wrapped),

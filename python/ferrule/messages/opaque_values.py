@@ -10,7 +10,9 @@ from __future__ import annotations
 import binascii
 import re
 
-SIGNATURES = ("ferrule1.", "pooled1.")
+from ferrule.dialects import DIALECTS
+
+SIGNATURES = tuple(sorted({dialect.signature for dialect in DIALECTS.values()}))
 _MARK_AT = len("toolu_") + 18
 _WRAPPED_ID = re.compile(r"toolu_[0-9a-f]{18}_([A-Za-z0-9_-]+)")
 

@@ -37,10 +37,10 @@ class _UserId(msgspec.Struct):
 def session_key(headers: Mapping[str, str], request: MessagesRequest, tenant: str) -> bytes | None:
     """16 bytes, the same on every replica; None: nothing to hold on to, the request may go
     anywhere. Header names are lowercase."""
-    named = named_session(headers.get(HEADER), request.metadata)
+    session = named_session(headers.get(HEADER), request.metadata)
     return (
-        digest(tenant, "session", named.encode("utf-8", "surrogateescape"))
-        if named
+        digest(tenant, "session", session.encode("utf-8", "surrogateescape"))
+        if session
         else _opening_key(request, tenant)
     )
 

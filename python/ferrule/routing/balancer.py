@@ -28,12 +28,12 @@ class BalancerSettings(msgspec.Struct, frozen=True):
     """`slots`, `max_inflight`: of one backend, over all workers. `seed`: this worker's own, for
     jitter and keyless ties."""
 
-    slots: int = 64
-    max_inflight: int = 128
-    retries: int = 2
+    slots: int
+    max_inflight: int
+    retries: int
+    health: HealthPolicy
     workers: int = 1
     seed: int = 0
-    health: HealthPolicy = HealthPolicy()
 
 
 class Attempt(msgspec.Struct, eq=False):

@@ -49,9 +49,9 @@ class HealthPolicy(msgspec.Struct, frozen=True):
     trial up to `max_open_s`.
     """
 
-    interval_s: float = 5.0
-    fall: int = 2
-    rise: int = 2
+    interval_s: float
+    fall: int
+    rise: int
     trip: int = 3
     connect_open_s: float = 1.0
     error_open_s: float = 5.0

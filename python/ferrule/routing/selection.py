@@ -32,8 +32,8 @@ class LoadBounds(msgspec.Struct, frozen=True):
     """`slots`: requests a backend runs at once, below which nobody moves; `max_inflight`: none
     beyond it, ever."""
 
-    slots: int = 64
-    max_inflight: int = 128
+    slots: int
+    max_inflight: int
 
 
 class Choice(msgspec.Struct, frozen=True):

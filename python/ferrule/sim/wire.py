@@ -83,8 +83,8 @@ class Frames:
         return self._delta_head + end
 
     def delta(self, delta: Delta, usage: Usage | None = None) -> bytes:
-        counted = b',"usage":' + usage.encode() if usage else b""
-        return self._delta_head + encode_delta(delta) + _PLAIN_END + counted + b"}\n\n"
+        usage_json = b',"usage":' + usage.encode() if usage else b""
+        return self._delta_head + encode_delta(delta) + _PLAIN_END + usage_json + b"}\n\n"
 
     def finish(self, answer: Completion) -> bytes:
         end = (

@@ -237,21 +237,21 @@ class Metrics:
 
 
 class Aggregate:
-    """The families of all workers as one; what a worker that died had counted stays counted."""
+    """The families of all workers as one; what a worker that died had counted stays."""
 
     def __init__(self) -> None:
-        self._buried: list[list[Family]] = []
+        self._retired: list[list[Family]] = []
 
     def retire(self, families: list[Family]) -> None:
         """Keeps the counts of a worker that is gone; its gauges are gone with it."""
-        counted = [
+        counters = [
             msgspec.structs.replace(family, samples=[]) if family.kind == "gauge" else family
             for family in families
         ]
-        self._buried = [merge([*self._buried, counted])]
+        self._retired = [merge([*self._retired, counters])]
 
     def of(self, living: Iterable[list[Family]]) -> list[Family]:
-        return merge([*self._buried, *living])
+        return merge([*self._retired, *living])
 
 
 def merge(workers: Sequence[list[Family]]) -> list[Family]:
@@ -261,24 +261,26 @@ def merge(workers: Sequence[list[Family]]) -> list[Family]:
             into, series = merged.setdefault(family.name, (family, {}))
             for sample in family.samples:
                 known = series.get(sample.labels)
-                series[sample.labels] = sample if known is None else _joined(into, known, sample)
+                series[sample.labels] = (
+                    sample if known is None else _merge_samples(into, known, sample)
+                )
     return [
         msgspec.structs.replace(family, samples=list(series.values()))
         for family, series in merged.values()
     ]
 
 
-def _joined(family: Family, a: Sample, b: Sample) -> Sample:
+def _merge_samples(family: Family, a: Sample, b: Sample) -> Sample:
     if a.counts is not None and b.counts is not None:
         return Sample(
             a.labels, a.value + b.value, [x + y for x, y in zip(a.counts, b.counts, strict=True)]
         )
-    together = {
+    merged = {
         "sum": lambda: a.value + b.value,
         "max": lambda: max(a.value, b.value),
         "min": lambda: min(a.value, b.value),
     }
-    return Sample(a.labels, together[family.across_workers]())
+    return Sample(a.labels, merged[family.across_workers]())
 
 
 class _Collector:

@@ -83,19 +83,19 @@ def merge_pools(workers: Sequence[list[PoolView]]) -> list[PoolView]:
 
 
 def _merge_backends(a: list[BackendView], b: list[BackendView]) -> list[BackendView]:
-    together = {backend.name: backend for backend in a}
+    merged = {backend.name: backend for backend in a}
     for backend in b:
-        known = together.get(backend.name)
+        known = merged.get(backend.name)
         if known is None:
-            together[backend.name] = backend
+            merged[backend.name] = backend
             continue
         worse = known if not known.healthy else backend
-        together[backend.name] = msgspec.structs.replace(
+        merged[backend.name] = msgspec.structs.replace(
             worse,
             inflight=known.inflight + backend.inflight,
             sessions=known.sessions + backend.sessions,
         )
-    return list(together.values())
+    return list(merged.values())
 
 
 def totals(
@@ -103,10 +103,10 @@ def totals(
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float], dict[str, Latency]]:
     """(counters, routing by branch, stream ends by reason, latencies) out of the metrics, summed
     over the labels nobody asks for here."""
-    named = {family.name: family for family in families}
+    by_name = {family.name: family for family in families}
 
     def total(name: str, **wanted: str) -> float:
-        family = named[name]
+        family = by_name[name]
         places = {family.labels.index(label): value for label, value in wanted.items()}
         return sum(
             s.value
@@ -114,7 +114,7 @@ def totals(
             if all(s.labels[place] == value for place, value in places.items())
         )
 
-    requests = named["ferrule_requests"]
+    requests = by_name["ferrule_requests"]
     code = requests.labels.index("code")
     counters = {
         "requests_total": total("ferrule_requests"),
@@ -133,8 +133,8 @@ def totals(
     reasons = ("complete", "client_gone", "backend_error", "timeout", "drain")
     ended = {reason: total("ferrule_stream_end", reason=reason) for reason in reasons}
     latency = {
-        "ttft": _latency(named["ferrule_time_to_first_token_seconds"]),
-        "per_token": _latency(named["ferrule_time_per_output_token_seconds"]),
+        "ttft": _latency(by_name["ferrule_time_to_first_token_seconds"]),
+        "per_token": _latency(by_name["ferrule_time_per_output_token_seconds"]),
     }
     return counters, routing, ended, latency
 

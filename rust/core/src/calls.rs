@@ -13,7 +13,7 @@ pub const CALL_LIMIT: usize = 1024;
 
 /// One call of the message in progress.
 #[derive(Debug, Default)]
-pub struct Call {
+pub struct ToolCall {
     /// The backend's index, where it gave one.
     pub index: Option<u32>,
     /// The backend's id, escaped; empty when it gave none.
@@ -30,7 +30,7 @@ pub struct Call {
     joiner: SurrogateJoiner,
 }
 
-impl Call {
+impl ToolCall {
     pub fn new(index: Option<u32>) -> Self {
         Self { index, ..Self::default() }
     }
@@ -73,7 +73,7 @@ impl Call {
 /// All calls of one message, in the order in which they came.
 #[derive(Debug, Default)]
 pub struct Calls {
-    calls: Vec<Call>,
+    calls: Vec<ToolCall>,
     shown_ids: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ impl Calls {
             Some(at) if !begins_another(&self.calls[at], delta) => at,
             _ if self.calls.len() >= CALL_LIMIT => return None,
             _ => {
-                self.calls.push(Call::new(delta.index));
+                self.calls.push(ToolCall::new(delta.index));
                 self.calls.len() - 1
             }
         };
@@ -108,7 +108,7 @@ impl Calls {
         Some(at)
     }
 
-    pub fn get(&mut self, at: usize) -> &mut Call {
+    pub fn get(&mut self, at: usize) -> &mut ToolCall {
         &mut self.calls[at]
     }
 
@@ -139,7 +139,7 @@ impl Calls {
 
 /// Whether the delta starts a call of its own although its index (or its lack of one) points at
 /// `call`.
-fn begins_another(call: &Call, delta: &ToolDelta<'_>) -> bool {
+fn begins_another(call: &ToolCall, delta: &ToolDelta<'_>) -> bool {
     // Null and absent mean unchanged, so without a name there is no new call; and engines that send
     // a new id with each fragment exist.
     if delta.name.is_empty() || call.name.is_empty() || delta.id == call.id && !delta.id.is_empty()
@@ -295,7 +295,7 @@ mod tests {
             (&["read", "read_file"], "read_file"),
             (&["", "F"], "F"),
         ] {
-            let mut call = Call::default();
+            let mut call = ToolCall::default();
             for fragment in deltas {
                 call.add_name(fragment);
             }

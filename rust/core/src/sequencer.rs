@@ -40,7 +40,7 @@ pub enum SequenceFault {
 enum Queued {
     Thinking(String),
     Text(String),
-    Call(usize),
+    ToolCall(usize),
 }
 
 #[derive(Debug)]
@@ -180,9 +180,9 @@ impl Sequencer {
         } else if !self
             .queued
             .iter()
-            .any(|queued| matches!(queued, Queued::Call(waiting) if *waiting == at))
+            .any(|queued| matches!(queued, Queued::ToolCall(waiting) if *waiting == at))
         {
-            self.queued.push_back(Queued::Call(at));
+            self.queued.push_back(Queued::ToolCall(at));
         }
         is_free
     }
@@ -211,7 +211,7 @@ impl Sequencer {
             None => return false,
             Some(Queued::Thinking(text)) => self.write_thinking(&text, sink),
             Some(Queued::Text(text)) => self.write_text(&text, sink),
-            Some(Queued::Call(at)) => {
+            Some(Queued::ToolCall(at)) => {
                 self.activate(at, sink);
                 self.write_input(at, "", sink);
             }

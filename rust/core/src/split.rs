@@ -13,7 +13,7 @@ const CLOSING: &str = "</think>";
 
 /// What a fragment of content really is; both escaped.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Parts {
+pub struct SplitContent {
     pub reasoning: String,
     pub text: String,
     /// The closing tag was seen: all further content is text.
@@ -28,9 +28,9 @@ pub struct ThinkSplit {
 }
 
 impl ThinkSplit {
-    pub fn feed(&mut self, fragment: &str) -> Parts {
+    pub fn feed(&mut self, fragment: &str) -> SplitContent {
         self.held.push_str(&plain(fragment));
-        let mut parts = Parts::default();
+        let mut parts = SplitContent::default();
         if !self.is_past_opening && !self.skip_opening() {
             return parts;
         }

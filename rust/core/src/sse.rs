@@ -81,7 +81,7 @@ impl Decoder {
             } else {
                 self.take_held_line(line)?
             };
-            if is_blank && self.dispatch(borrowed.take(), on_event).is_break() {
+            if is_blank && self.emit(borrowed.take(), on_event).is_break() {
                 return Ok(());
             }
         }
@@ -100,7 +100,7 @@ impl Decoder {
         if !self.line.is_empty() {
             self.take_held_line(b"")?;
         }
-        let _last = self.dispatch(None, on_event);
+        let _last = self.emit(None, on_event);
         Ok(())
     }
 
@@ -143,7 +143,7 @@ impl Decoder {
         Ok(is_blank)
     }
 
-    fn dispatch(
+    fn emit(
         &mut self,
         borrowed: Option<&[u8]>,
         on_event: &mut impl FnMut(&[u8]) -> ControlFlow<()>,

@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn b03_halves_are_joined_over_pieces() {
-        for (deltas, joined) in [
+        for (deltas, expected) in [
             (&["\\ud83d", "\\ude00"][..], "\\ud83d\\ude00"),
             (&["a\\uD83D", "\\uDE00b"], "a\\ud83d\\ude00b"),
             (&["a\\ud83d\\ude00b"], "a\\ud83d\\ude00b"),
@@ -298,7 +298,7 @@ mod tests {
             let mut text: String =
                 deltas.iter().map(|fragment| joiner.push(fragment).into_owned()).collect();
             text.push_str(joiner.end().unwrap_or(""));
-            assert_eq!(text, joined, "{deltas:?}");
+            assert_eq!(text, expected, "{deltas:?}");
             assert_eq!(joiner.end(), None);
         }
     }

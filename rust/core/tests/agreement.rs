@@ -49,13 +49,13 @@ fn deltas() -> impl Strategy<Value = Vec<String>> {
 }
 
 #[derive(Debug, Clone)]
-struct Call {
+struct ToolCall {
     name: String,
     input: Value,
     piece_bytes: usize,
 }
 
-fn calls() -> impl Strategy<Value = Vec<Call>> {
+fn calls() -> impl Strategy<Value = Vec<ToolCall>> {
     let text = "[a-z{}\\[\\]\"\\\\ 北]{0,6}";
     let value = prop_oneof![
         text.prop_map(Value::String),
@@ -66,7 +66,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     ];
     let input = proptest::collection::btree_map("[a-c]{1,2}", value, 0..3)
         .prop_map(|members| json!(members));
-    let call = ("[a-z_]{1,8}", input, 1usize..9).prop_map(|(name, input, piece_bytes)| Call {
+    let call = ("[a-z_]{1,8}", input, 1usize..9).prop_map(|(name, input, piece_bytes)| ToolCall {
         name,
         input,
         piece_bytes,
@@ -74,7 +74,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     vec(call, 0..4)
 }
 
-impl Call {
+impl ToolCall {
     fn id(at: usize) -> String {
         format!("chatcmpl-tool-{at:016x}")
     }
@@ -94,24 +94,21 @@ fn argument_delta(at: usize, fragment: &str) -> Value {
 }
 
 #[derive(Debug, Clone)]
-struct Reply {
+struct Completion {
     reasoning: Vec<String>,
     content: Vec<String>,
-    calls: Vec<Call>,
+    calls: Vec<ToolCall>,
     finish: &'static str,
 }
 
-fn replies() -> impl Strategy<Value = Reply> {
+fn replies() -> impl Strategy<Value = Completion> {
     let finish = prop::sample::select(vec!["stop", "tool_calls", "length"]);
-    (deltas(), deltas(), calls(), finish).prop_map(|(reasoning, content, calls, finish)| Reply {
-        reasoning,
-        content,
-        calls,
-        finish,
+    (deltas(), deltas(), calls(), finish).prop_map(|(reasoning, content, calls, finish)| {
+        Completion { reasoning, content, calls, finish }
     })
 }
 
-impl Reply {
+impl Completion {
     fn stream(&self) -> String {
         let mut deltas = vec![json!({"role": "assistant", "content": ""})];
         deltas.extend(self.reasoning.iter().map(|fragment| json!({"reasoning": fragment})));
@@ -136,7 +133,7 @@ impl Reply {
 
     fn whole(&self) -> String {
         let calls = self.calls.iter().enumerate().map(|(at, call)| {
-            json!({"id": Call::id(at), "type": "function", "function": {"name": call.name, "arguments": call.input.to_string()}})
+            json!({"id": ToolCall::id(at), "type": "function", "function": {"name": call.name, "arguments": call.input.to_string()}})
         });
         let message = json!({
             "role": "assistant",
@@ -201,7 +198,7 @@ proptest! {
         let letters = |text: &str| text.split_whitespace().collect::<String>();
         prop_assert_eq!(letters(&text_of("text", "text")), letters(&reply.content.concat()));
         for (at, call) in reply.calls.iter().enumerate() {
-            let output = blocks.iter().find(|block| block["id"] == Call::id(at)).expect("each call has a block");
+            let output = blocks.iter().find(|block| block["id"] == ToolCall::id(at)).expect("each call has a block");
             prop_assert_eq!(&output["input"], &call.input);
             prop_assert_eq!(&output["name"], &call.name);
         }
