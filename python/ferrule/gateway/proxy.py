@@ -28,9 +28,8 @@ from ferrule.gateway.state import AppState, Lifecycle
 from ferrule.http import body
 from ferrule.http.request import Request
 from ferrule.http.response import STREAMED, Response, StreamedResponse, failure_headers
-from ferrule.messages import MessagesRequest, decode, documents, needs_prompt_count, translate
+from ferrule.messages import decode, documents, needs_prompt_count, translate
 from ferrule.messages.session import session_key
-from ferrule.messages.translate import Translation
 from ferrule.telemetry.request_record import RequestRecord
 
 log = logging.getLogger(__name__)
@@ -128,7 +127,13 @@ class Proxy:
 
     async def messages(self, context: RequestContext) -> AnyResponse:
         request, raw, model = await self._read(context, decode)
-        translation = await self._translate(context, request, len(raw), model)
+        policy, counter = model.policy, context.state.token_counter
+        if pending := documents.pending(request, policy):
+            request = documents.resolve(request, await counter.documents(pending))
+        prompt_tokens = None
+        if needs_prompt_count(len(raw), request.max_tokens or 0, policy.context_window):
+            prompt_tokens = await counter.estimate(model.tokenizer, request)
+        translation = translate(request, policy, request.model, prompt_tokens)
         context.record.dropped = translation.dropped
         for warning in translation.warnings:
             log.warning("request %s: %s", context.request.request_id, warning)
@@ -141,24 +146,6 @@ class Proxy:
 
         return await self._generate(context, model, raw, translation.stream, respond)
 
-    async def _translate(
-        self, context: RequestContext, request: MessagesRequest, size_bytes: int, model: ServedModel
-    ) -> Translation:
-        request = await self._with_documents(context, request, model)
-        prompt_tokens = None
-        if needs_prompt_count(size_bytes, request.max_tokens or 0, model.policy.context_window):
-            prompt_tokens = await context.state.token_counter.estimate(model.tokenizer, request)
-        return translate(request, model.policy, request.model, prompt_tokens)
-
-    async def _with_documents(
-        self, context: RequestContext, request: MessagesRequest, model: ServedModel
-    ) -> MessagesRequest:
-        pending = documents.pending(request, model.policy)
-        if not pending:
-            return request
-        texts = await context.state.token_counter.documents(pending)
-        return documents.resolve(request, texts)
-
     # ── /v1/messages/count_tokens ─────────────────────────────────────────────────────────────
 
     async def count_tokens(self, context: RequestContext) -> AnyResponse:
@@ -168,14 +155,16 @@ class Proxy:
         mode = model.policy.dialect.count_tokens
         if mode == "absent":
             raise Failure(404, "No such route: counting tokens is not offered here.")
-        request = await self._with_documents(context, request, model)
+        counter = state.token_counter
+        if pending := documents.pending(request, model.policy):
+            request = documents.resolve(request, await counter.documents(pending))
         tokens = None
         if mode == "engine":
             key = session_key(context.request.headers, request, context.tenant.name)
             pool = state.pools[model.pool]
-            tokens = await state.token_counter.ask_engine(pool, request, model.policy, key)
+            tokens = await counter.ask_engine(pool, request, model.policy, key)
         if tokens is None:
-            tokens = await state.token_counter.estimate(model.tokenizer, request)
+            tokens = await counter.estimate(model.tokenizer, request)
         state.metrics.count_tokens.observe(monotonic() - began)
         context.record.input_tokens = tokens
         return Response(200, b'{"input_tokens":%d}' % tokens, context.request.request_id)

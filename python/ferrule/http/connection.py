@@ -193,43 +193,41 @@ class Connection(asyncio.Protocol):
     # The loop over requests
 
     async def _serve(self) -> None:
+        """Answers requests until the connection cannot carry another."""
+        handle = self._handle
         try:
-            while await self._serve_next():
-                self.idle_since = monotonic()
+            while True:
+                if self._messages:
+                    await asyncio.sleep(0)  # pipelined requests take turns with other connections
+                else:
+                    self._has_message = self._loop.create_future()
+                    await self._has_message
+                    self._has_message = None
+                message = self._next_message()
+                self.head_since = None
+                if isinstance(message, HttpProcessingError):
+                    self._refuse()
+                    return
+                content = message[1]
+                request = self.request = Request(message[0], content, self, monotonic())
+                try:
+                    keeps_alive = self._write(request, await handle(request))
+                except ConnectionError:
+                    return
+                finally:
+                    self.request = self.writer = None
+                    self.idle_since = monotonic()
+                if self._is_writing_paused:
+                    await self._wait_until_written()
+                if not (content.is_eof() or await self._drain(content)):
+                    return
+                if not keeps_alive or self._is_closing or self._is_upgraded:
+                    return
         finally:
             if self.transport is not None:
                 self.transport.close()
 
-    async def _serve_next(self) -> bool:
-        """Answers one request. Whether the connection can carry another."""
-        message = await self._next_message()
-        self.head_since = None
-        if isinstance(message, HttpProcessingError):
-            self._refuse()
-            return False
-        head, content = message
-        request = self.request = Request(head, content, self, monotonic())
-        try:
-            keeps_alive = self._write(request, await self._handle(request))
-        except ConnectionError:
-            return False
-        finally:
-            self.request = self.writer = None
-        if self._is_writing_paused:
-            await self._wait_until_written()
-        return (
-            (content.is_eof() or await self._drain(content))
-            and keeps_alive
-            and not (self._is_closing or self._is_upgraded)
-        )
-
-    async def _next_message(self) -> tuple[RawRequestMessage, StreamReader] | HttpProcessingError:
-        if self._messages:
-            await asyncio.sleep(0)  # pipelined requests take turns with other connections
-        else:
-            self._has_message = self._loop.create_future()
-            await self._has_message
-            self._has_message = None
+    def _next_message(self) -> tuple[RawRequestMessage, StreamReader] | HttpProcessingError:
         message = self._messages.pop(0)
         if self._parser is not None:
             self._parser.message_consumed()
@@ -270,7 +268,7 @@ class Connection(asyncio.Protocol):
         self._can_write = self._loop.create_future()
         await self._can_write
         self._can_write = None
-        self.head_since = None
+        self.head_since, self.idle_since = None, monotonic()
 
     async def _drain(self, content: StreamReader) -> bool:
         """Whether the rest of a request's body came. A body that was refused unread gets a moment,
