@@ -10,9 +10,10 @@ from ferrule.catalog import (
     DiscoveredModels,
     ListedModel,
     ServedModel,
+    find_model,
     merge,
 )
-from ferrule.config import Config, Flags, from_flags
+from ferrule.config import Config, Flags, ModelConfig, from_flags
 from ferrule.engines import PROFILES
 
 VLLM, LLAMACPP = PROFILES["vllm"], PROFILES["llamacpp"]
@@ -119,3 +120,30 @@ def test_together_has_all_models_and_the_smallest_windows() -> None:
         ListedModel("c", 1),
     )
     assert merge([]) == DiscoveredModels()
+
+
+MODELS = (
+    ModelConfig(id="DeepSeek-V4-Flash", aliases=("claude-haiku-*", "a")),
+    ModelConfig(id="q", aliases=("claude-*", "DeepSeek-*")),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "model_id"),
+    [
+        ("DeepSeek-V4-Flash", "DeepSeek-V4-Flash"),
+        ("claude-haiku-4-5", "DeepSeek-V4-Flash"),
+        ("claude-haiku-4-5-20251001", "DeepSeek-V4-Flash"),
+        ("claude-opus-4-6", "q"),
+        ("a", "DeepSeek-V4-Flash"),
+        ("q[1m]", "q"),
+        ("claude-haiku-4-5[1m]", "DeepSeek-V4-Flash"),
+        ("DeepSeek-V5", "q"),
+        ("gpt-4", None),
+        ("", None),
+        ("Q", None),
+    ],
+)
+def test_k09_ids_and_aliases(name: str, model_id: str | None) -> None:
+    found = find_model(MODELS, name)
+    assert (found.id if found else None) == model_id

@@ -9,7 +9,7 @@ import pytest
 
 from ferrule import messages
 from ferrule.chat import passthrough as chat
-from ferrule.errors import Failure, InvalidRequest, envelope, event, invalid_json
+from ferrule.errors import Failure, InvalidRequest, envelope, invalid_json
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,3 @@ def test_envelopes() -> None:
     }
     assert json.loads(envelope(failure, "req_1")) == plain
     assert json.loads(envelope(failure, "req_1", wrapped=True)) == {"detail": plain}
-    assert event(failure, "req_1") == b"event: error\ndata: " + envelope(failure, "req_1") + b"\n\n"

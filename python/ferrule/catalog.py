@@ -1,7 +1,6 @@
-"""Which models are served, under which names, by which pool, and what holds for each.
+"""Maps a model's name to the pool and policy that serve it.
 
-The configured models first; without any, what the backends themselves list. Answers come from
-memory: nobody is asked on demand.
+Configured models first; if there are none, those that the backends list. Lookups read memory only.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from ferrule._core import ResponsePolicy
-from ferrule.config import Config, ModelConfig, find_model
+from ferrule.config import Config, ModelConfig, matches
 from ferrule.dialects import DIALECTS, override
 from ferrule.engines import PROFILES, Profile
 from ferrule.messages.policy import Policy
@@ -29,7 +28,7 @@ class ListedModel(msgspec.Struct, frozen=True):
 
 
 class DiscoveredModels(msgspec.Struct, frozen=True):
-    """What a pool's backends say of themselves. `models`: the union over those that answered."""
+    """What a pool's backends list. `models`: the union over those that answered."""
 
     profile: Profile = PROFILES["vllm"]
     models: tuple[ListedModel, ...] = ()
@@ -37,8 +36,8 @@ class DiscoveredModels(msgspec.Struct, frozen=True):
 
 
 def merge(discovered_by_pool: Sequence[DiscoveredModels]) -> DiscoveredModels:
-    """What a pool offers: every model that any of its backends lists. Of windows that differ the
-    smallest holds, since a prompt that fits it fits wherever it goes."""
+    """Every model that any of the backends lists. Where windows differ the smallest holds: a prompt
+    that fits it fits every backend."""
     union: dict[str, ListedModel] = {}
     for listed in (listed for discovered in discovered_by_pool for listed in discovered.models):
         known = union.setdefault(listed.id, listed)
@@ -52,7 +51,7 @@ def merge(discovered_by_pool: Sequence[DiscoveredModels]) -> DiscoveredModels:
 
 
 class ServedModel(msgspec.Struct, frozen=True):
-    """A model as requests for it are handled."""
+    """A model with what is needed to serve it."""
 
     id: str
     pool: str
@@ -65,7 +64,7 @@ class ServedModel(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """Finds models by name. Replaced on reload; told by each pool what its backends list."""
+    """Finds models by name. Replaced on reload; `learn` updates what the backends list."""
 
     def __init__(self, config: Config, discovered_by_pool: Mapping[str, DiscoveredModels]) -> None:
         self.config = config
@@ -78,20 +77,20 @@ class Catalog:
             self._found.clear()
 
     def find(self, name: str) -> ServedModel | None:
-        """The model a client means; None: it is not served."""
+        """The model behind a name a client sent; None: not served."""
         served = self._found.get(name)
         if served is None:
             served = (
                 self._configured(name)
                 if self.config.models
-                else self._discovered(name.removesuffix("[1m]"))
+                else self._discovered(strip_suffix(name))
             )
             if served is not None and len(self._found) < MAX_REMEMBERED_NAMES:
                 self._found[name] = served
         return served
 
     def all(self) -> list[ServedModel]:
-        """Every model that a list of models names, in a stable order."""
+        """Every model for a list of models, in a stable order."""
         names: Iterable[str]
         if self.config.models:
             names = [model.id for model in self.config.models]
@@ -119,9 +118,7 @@ class Catalog:
             if listed is not None:
                 return self._served(ModelConfig(id=name, pool=pool, upstream=name), listed, name)
         for pool in self.config.pools:
-            if not self._discovered_of(
-                pool
-            ).has_answered:  # nobody said yet what there is: the attempt will tell
+            if not self._discovered_of(pool).has_answered:  # pool not probed yet; try it
                 return self._served(
                     ModelConfig(id=name, pool=pool, upstream=name), None, UNKNOWN_LABEL
                 )
@@ -173,3 +170,20 @@ def _response_policy(policy: Policy) -> ResponsePolicy:
         split_think=policy.split_think,
         context_window=policy.context_window,
     )
+
+
+def find_model(models: Sequence[ModelConfig], name: str) -> ModelConfig | None:
+    """The configured model a client means: by id, then by alias in the order of the file."""
+    name = strip_suffix(name)
+    for model in models:
+        if model.id == name:
+            return model
+    for model in models:
+        if any(matches(alias, name) for alias in model.aliases):
+            return model
+    return None
+
+
+def strip_suffix(name: str) -> str:
+    """The name without `[1m]`, with which Claude Code asks for a long window."""
+    return name.removesuffix("[1m]")

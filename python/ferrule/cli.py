@@ -192,7 +192,7 @@ def _new_key(options: argparse.Namespace) -> int:
 def _count(options: argparse.Namespace) -> int:
     from ferrule import config
     from ferrule.backends.token_counter import tokenizer
-    from ferrule.config import find_model
+    from ferrule.catalog import find_model
     from ferrule.messages import decode
     from ferrule.messages.count import text_of
 

@@ -1,7 +1,8 @@
-"""Failures, and the one table that turns them into answers in the client's shape.
+"""Failures, and their body for the client.
 
-Whoever meets a failure raises `Failure`; only `envelope` and `event` know what a client sees.
-Nothing of a backend's address, a key or a prompt may be put into a message.
+Code that meets a failure raises `Failure`; `envelope` makes the body of the response. An error
+event inside a stream is written in Rust (`rust/core/src/error.rs`). A message never holds a
+backend's address, a key or part of a prompt.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-# status → error.type (anthropic-wire 5.2, DIALECTS.md "Errors")
+# status → error.type, as the Messages API documents them; 529 and 408 as its servers send them
 KINDS: Mapping[int, str] = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -128,8 +129,3 @@ def envelope(failure: Failure, request_id: str, *, wrapped: bool = False) -> byt
     has it for refusals at the gate."""
     body = _Envelope(_Error(failure.kind, failure.message), request_id)
     return _encode(_Wrapped(body) if wrapped else body)
-
-
-def event(failure: Failure, request_id: str) -> bytes:
-    """The `error` event that ends a stream which has begun."""
-    return b"event: error\ndata: " + envelope(failure, request_id) + b"\n\n"

@@ -1,33 +1,30 @@
-"""Which model a client means."""
+"""What holds for every setting, whatever it is."""
 
 from __future__ import annotations
 
+import inspect
+
+import msgspec
 import pytest
 
-from ferrule.config import ModelConfig, find_model
+from ferrule.config import settings
+from ferrule.config.settings import Config, Seconds
 
-MODELS = (
-    ModelConfig(id="DeepSeek-V4-Flash", aliases=("claude-haiku-*", "a")),
-    ModelConfig(id="q", aliases=("claude-*", "DeepSeek-*")),
-)
+SECTIONS = [
+    section
+    for _, section in inspect.getmembers(settings, inspect.isclass)
+    if issubclass(section, msgspec.Struct) and section.__module__ == settings.__name__
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "model_id"),
-    [
-        ("DeepSeek-V4-Flash", "DeepSeek-V4-Flash"),
-        ("claude-haiku-4-5", "DeepSeek-V4-Flash"),
-        ("claude-haiku-4-5-20251001", "DeepSeek-V4-Flash"),
-        ("claude-opus-4-6", "q"),
-        ("a", "DeepSeek-V4-Flash"),
-        ("q[1m]", "q"),
-        ("claude-haiku-4-5[1m]", "DeepSeek-V4-Flash"),
-        ("DeepSeek-V5", "q"),
-        ("gpt-4", None),
-        ("", None),
-        ("Q", None),
-    ],
-)
-def test_k09_ids_and_aliases(name: str, model_id: str | None) -> None:
-    found = find_model(MODELS, name)
-    assert (found.id if found else None) == model_id
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+def test_a_duration_has_its_unit_in_its_name(section: type[msgspec.Struct]) -> None:
+    for name, kind in inspect.get_annotations(section, eval_str=True).items():
+        if Seconds in (kind, *getattr(kind, "__args__", ())):
+            assert name.endswith("_s"), f"{section.__name__}.{name}"
+
+
+def test_equal_settings_are_equal_and_frozen() -> None:
+    assert Config(pools={}) == Config(pools={})
+    with pytest.raises(AttributeError):
+        Config(pools={}).workers = 2  # type: ignore[misc]

@@ -82,7 +82,7 @@ class Stage:
 
     def keep(self) -> list[asyncio.Task[None]]:
         return [
-            asyncio.ensure_future(self.supervisor._keep(child, 1, self.counts_file))
+            asyncio.ensure_future(self.supervisor._keep_running(child, 1, self.counts_file))
             for child in self.children
         ]
 
@@ -146,14 +146,14 @@ async def test_signals_go_to_those_that_run(tmp_path: Path) -> None:
     for child, status in zip(stage.children, (None, -9), strict=True):
         await stage.supervisor._start(child, 1, stage.counts_file)
         stage.started[-1].returncode = status
-    stage.supervisor._pass_on(signal.SIGHUP)
+    stage.supervisor._forward_signal(signal.SIGHUP)
     assert [process.signals for process in stage.started] == [[signal.SIGHUP], []]
 
 
 async def test_it_ends_when_its_workers_have(stage: Stage) -> None:
     keepers = stage.keep()
     await until(lambda: stage.started)
-    ending = asyncio.ensure_future(stage.supervisor._end(keepers))
+    ending = asyncio.ensure_future(stage.supervisor._shut_down(keepers))
     await until(lambda: stage.started[0].signals == [signal.SIGTERM])
     assert not ending.done()
     stage.started[0].end(0)
@@ -168,7 +168,7 @@ async def test_a_second_signal_is_passed_on(stage: Stage) -> None:
     await until(lambda: stage.started)
     stage.supervisor._stop()
     assert stage.supervisor._ended.is_set()
-    ending = asyncio.ensure_future(stage.supervisor._end(keepers))
+    ending = asyncio.ensure_future(stage.supervisor._shut_down(keepers))
     await until(lambda: stage.started[0].signals == [signal.SIGTERM])
     stage.supervisor._stop()
     assert stage.started[0].signals == [signal.SIGTERM, signal.SIGTERM]
@@ -182,7 +182,7 @@ async def test_a_worker_that_does_not_end_is_killed(
     monkeypatch.setattr(supervising, "EXTRA_GRACE_S", 0.01)
     keepers = stage.keep()
     await until(lambda: stage.started)
-    await stage.supervisor._end(keepers)
+    await stage.supervisor._shut_down(keepers)
     assert stage.started[0].signals == [signal.SIGTERM, signal.SIGKILL]
 
 

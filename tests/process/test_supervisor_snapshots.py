@@ -12,7 +12,7 @@ import pytest
 
 from ferrule.process import supervisor
 from ferrule.process.snapshot import Snapshot
-from ferrule.process.supervisor import _Child
+from ferrule.process.supervisor import Child
 from ferrule.telemetry.status import WorkerView
 
 
@@ -25,7 +25,7 @@ class Worker:
     """A worker that the test plays."""
 
     def __init__(self) -> None:
-        self.child = _Child(0)
+        self.child = Child(0)
 
     async def open(self) -> None:
         near, far = socket.socketpair()

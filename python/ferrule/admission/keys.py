@@ -1,6 +1,6 @@
-"""Who asks: a key from the headers → the tenant it belongs to, or a 401.
+"""Authenticates a request: the key in its headers → the tenant it belongs to, or a 401.
 
-Only SHA-256 digests are kept. Lookup is by digest, so its time tells nothing of a key, and the
+Only SHA-256 digests are kept. Lookup is by digest, so its time reveals nothing of a key, and the
 match is compared in constant time. A key appears in no exception, repr or message.
 """
 
@@ -33,7 +33,7 @@ Count = Annotated[int, Meta(ge=1, le=10**12)]
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose key it is, and what it may do. None: no limit."""
+    """The owner of a key, and what it may use. None: no limit."""
 
     name: str
     models: tuple[str, ...] = ("*",)
@@ -50,8 +50,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def may_use(self, *names: str) -> bool:
-        """`names` are all that one model goes by in this request: what the client wrote, and the id
-        it stands for."""
+        """Raises 403. `names`: the model's name as the client wrote it, and its id."""
         return "*" in self.models or any(
             matches(pattern, name) for pattern in self.models for name in names
         )
@@ -85,7 +84,7 @@ class _KeysFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyRing:
-    """The tenants by the digest of their key. `KeyRing.open()` lets everybody in as `anonymous`."""
+    """The tenants by the digest of their key. `KeyRing.open()` admits everyone as `anonymous`."""
 
     def __init__(self, tenants: Mapping[bytes, Tenant], *, is_open: bool = False) -> None:
         self._tenants = {digest: (digest, tenant) for digest, tenant in tenants.items()}
@@ -116,7 +115,7 @@ class KeyRing:
     def find(
         self, x_api_key: str | None, authorization: str | None, missing_key_message: str
     ) -> Tenant:
-        """The caller. Either header will do, and when both are there one valid key is enough.
+        """The tenant. Either header will do; if both are there, one valid key is enough. Raises
         Failure 401 otherwise."""
         if self.is_open:
             return ANONYMOUS

@@ -1,7 +1,6 @@
-"""Whether a key may send one more request now, and giving back what it took, once, on every way
-out.
+"""Admits requests within their key's limits, and settles what they used, exactly once.
 
-Which store keeps the counts is chosen elsewhere; this turns its decisions into leases and 429s.
+Turns a store's decisions into leases and 429s.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ class Lease:
         return self._limiter.rate_limits(self._tenant, self._decision)
 
     async def settle(self, tokens: int) -> None:
-        """`tokens`: input plus output that really were; 0 when no backend was reached. Does not
-        suspend."""
+        """`tokens`: input plus output as used; 0 if no backend was reached. Does not suspend."""
         if self._is_settled or self._decision is None:
             return
         self._is_settled = True
@@ -66,8 +64,8 @@ class Lease:
 
 
 class Limiter:
-    """`on_limited` hears the name of the gate that refused: requests, tokens, concurrency; or
-    store, when it could not be asked."""
+    """`on_limited` is called with the limit that refused: requests, tokens, concurrency; or store,
+    if that did not answer."""
 
     def __init__(
         self,
@@ -85,12 +83,11 @@ class Limiter:
         self._wall_clock = wall_clock
         self._store_is_down = False
         self._unlimited = Lease(self, ANONYMOUS, 0, None)
-        """One for all requests of keys without limits: nothing is counted, so nothing is
-        settled."""
+        """Shared by all requests of keys without limits: nothing is counted or settled."""
 
     async def admit(self, tenant: Tenant, estimated_tokens: int) -> Lease:
-        """A lease, or Failure 429 with an honest `retry-after`; 529 when the store is away and the
-        setting says deny."""
+        """A lease. Raises Failure 429 with `retry-after`, or 529 if the store is unavailable and
+        the setting says deny."""
         if not tenant.has_limits:
             return self._unlimited
         try:

@@ -1,7 +1,6 @@
-"""Who waits for a place in a full pool: a bounded line, first come first served, each for a bounded
-time.
+"""The queue of a full pool: bounded, first come first served, with a deadline for each waiter.
 
-It knows nothing of pools: the caller says how to try, and wakes the line when trying may succeed.
+It knows nothing of pools: callers pass a function to try, and wake the queue when it may succeed.
 Nothing polls.
 """
 
@@ -25,7 +24,7 @@ class Queue:
     def __init__(self, size: int, timeout_s: float) -> None:
         self.size = size
         self.timeout_s = timeout_s
-        # In the order of the line; leaving from its middle is cheap
+        # in queue order; leaving from the middle is cheap
         self._waiters: dict[asyncio.Event, None] = {}
 
     @property
@@ -33,12 +32,11 @@ class Queue:
         return len(self._waiters)
 
     async def wait_turn(self, try_take: Callable[[], T | None], *, skips_tried: bool = False) -> T:
-        """What `try_take` gives once it gives something, never before those who came earlier.
-        Failure 529 when full or too late.
+        """The first result of `try_take`, not before earlier waiters got theirs. Raises Failure 529
+        if the queue is full or the deadline passes.
 
-        `skips_tried`: it does not take every place, so one that it leaves is offered to the next in
-        line. A caller that is cancelled leaves the line at once; a wake that was meant for it goes
-        on to the next.
+        `skips_tried`: the caller may decline a slot; the next waiter is then woken. A cancelled
+        caller leaves at once, and its wake-up is passed on.
         """
         if not self._waiters:
             taken = try_take()
@@ -49,8 +47,7 @@ class Queue:
         return await self._in_line(try_take, skips_tried)
 
     def wake(self) -> None:
-        """A place may be free: the first in line tries, and after it the next, until one gets
-        nothing."""
+        """A slot may be free: waiters try in order until one gets nothing."""
         if self._waiters:
             next(iter(self._waiters)).set()
 

@@ -1,8 +1,6 @@
-"""Questions to one backend off the hot path: is it well, what is it, which models has it, how many
-tokens is this.
+"""Control requests to one backend, off the hot path: health, version, models, token counts.
 
-Nothing here raises for what a backend answers, or for its silence; what follows from an answer is
-decided elsewhere.
+Nothing here raises for what a backend answers or for its silence; the caller decides what follows.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ ANSWER_LIMIT_BYTES = 4 << 20
 
 
 class BackendResponse(msgspec.Struct, frozen=True):
-    """`status` 0: none came, and `trouble` says why (it may name the address: for the operator
-    only)."""
+    """`status` 0: no response, and `error` says why (it may name the address, so it is for the
+    operator only)."""
 
     status: int
     body: bytes = b""
@@ -37,8 +35,8 @@ class BackendResponse(msgspec.Struct, frozen=True):
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """What a probe found. `retry_after_s`: for how long a busy backend asks to be left alone;
-    `reason`: why a probe failed."""
+    """`retry_after_s`: how long a busy backend asks not to be called; `reason`: why the probe
+    failed."""
 
     status: ProbeStatus
     retry_after_s: float = 0.0
@@ -46,8 +44,7 @@ class ProbeResult(msgspec.Struct, frozen=True):
 
 
 class BackendInfo(msgspec.Struct, frozen=True):
-    """What a backend says of itself: the bodies of `/v1/models`, `/version` and `/props`, where it
-    has them."""
+    """The bodies of a backend's `/v1/models`, `/version` and `/props`, where it has them."""
 
     models: bytes
     version: bytes | None = None
@@ -61,7 +58,7 @@ class BackendInfo(msgspec.Struct, frozen=True):
 
 
 class BackendClient:
-    """Asks one backend; `timeout_s` holds for each question."""
+    """Sends control requests to one backend; `timeout_s` holds for each of them."""
 
     def __init__(self, session: aiohttp.ClientSession, connections: BackendConnections) -> None:
         self._session = session
@@ -81,8 +78,8 @@ class BackendClient:
     async def description(
         self, timeout_s: float, *, names_engine: bool = True
     ) -> BackendInfo | None:
-        """None: it did not list its models. `names_engine`: also ask what tells one engine from
-        another."""
+        """None: it did not list its models. `names_engine`: also ask for what identifies the
+        engine."""
         models = (await self.get("/v1/models", timeout_s)).body_if_ok
         if models is None or not names_engine:
             return None if models is None else BackendInfo(models)
@@ -128,7 +125,7 @@ def _describe_error(trouble: Exception) -> str:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """As much as anybody wants of it; what is longer is cut, and then no JSON any more."""
+    """The body up to `ANSWER_LIMIT_BYTES`; a longer one is cut, and so is no valid JSON."""
     read = bytearray()
     while len(read) < ANSWER_LIMIT_BYTES and (chunk := await response.content.readany()):
         read += chunk
@@ -136,7 +133,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 def authorization(settings: config.PoolConfig, url: str) -> str | None:
-    """The header for one backend of a pool: what its own URL says, else the pool's key."""
+    """The authorization header for one backend: its URL's credentials, else the pool's key."""
     own = next(
         (backend.url.authorization for backend in settings.backends if backend.url.url == url), None
     )

@@ -1,7 +1,7 @@
-"""Connections to one backend: opened, kept for a moment, used again.
+"""Keep-alive connections to one backend.
 
-uvicorn and its peers close idle connections after 5 s, so nothing is kept longer than 3 s; what was
-closed in the very moment it was picked is the caller's to retry, on a fresh connection.
+uvicorn closes idle connections after 5 s, so none is kept longer than 3 s. If the backend closes
+one just as it is picked, the caller retries on a fresh connection.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ KEEP_IDLE_S = 3.0
 
 
 class ConnectFailed(Exception):
-    """The backend could not be reached. The text names the kind of trouble, never the address."""
+    """The backend could not be reached. The text says why, and never names the address."""
 
 
 class BackendConnections:
-    """The way to one backend. `url` may have a path, below which every route is; `authorization` is
-    the pool's own key."""
+    """Connections to one backend. `url` may have a path, which is prefixed to every route;
+    `authorization` is the header's value."""
 
     def __init__(
         self, url: str, authorization: str | None, connect_s: float, poller: Poller
@@ -50,7 +50,7 @@ class BackendConnections:
             "content-type": "application/json",
             **({"authorization": authorization} if authorization else {}),
         }
-        """For questions off the hot path: probes, lists of models, counts."""
+        """For control requests: probes, lists of models, counts."""
         self._idle: deque[UpstreamConnection] = deque()
         self._is_closed = False
 
@@ -66,8 +66,8 @@ class BackendConnections:
         return f"{self._origin}{self.base_path}{path}"
 
     def take_idle(self) -> UpstreamConnection | None:
-        """A connection that was kept and is still fresh. One that has yet to read the end of its
-        last reply's framing is left for later."""
+        """An idle connection that is fresh enough, or None. One that has yet to read the end of its
+        last response's framing stays for later."""
         for _ in range(len(self._idle)):
             connection = self._idle.pop()
             if not connection.is_open or monotonic() - connection.idle_since >= KEEP_IDLE_S:
@@ -102,7 +102,7 @@ class BackendConnections:
         return UpstreamConnection() if self.tls else UpstreamConnection(self._poller)
 
     def give_back(self, connection: UpstreamConnection) -> None:
-        """Keeps a connection for the next request, if it can have one."""
+        """Keeps a connection for the next request, unless it is closed."""
         if connection.is_open and not self._is_closed:
             self._idle.append(connection)
         else:
@@ -116,7 +116,7 @@ class BackendConnections:
             self._idle.popleft().close()
 
     def close(self) -> None:
-        """What is lent out is closed when it is given back."""
+        """Closes idle connections now, those in use when they are given back."""
         self._is_closed = True
         while self._idle:
             self._idle.pop().close()

@@ -1,7 +1,7 @@
-"""One pool, alive: who its backends are (discovery), whether they live (probes), which models they
-list, and the connections to them.
+"""A live pool: its backends (discovery), their health (probes), their models, and the connections
+to them.
 
-What to do with all that is decided in `routing`; this asks the questions and keeps the answers.
+This does the I/O and keeps the results; `routing` decides what to do with them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DISCOVER_MODELS_EVERY_S = 30.0
 
 
 class Entry(msgspec.Struct):
-    """What we hold for one backend besides its health."""
+    """One backend of the pool: everything but its health, which the balancer has."""
 
     connections: BackendConnections
     client: BackendClient
@@ -45,14 +45,14 @@ class Entry(msgspec.Struct):
 
 
 class WorkerId(msgspec.Struct, frozen=True):
-    """Which worker of how many this is: bounds are divided, seeds differ."""
+    """This worker's number, and how many there are: bounds are divided, seeds differ."""
 
     worker: int = 0
     workers: int = 1
 
 
 class PoolContext(msgspec.Struct, frozen=True):
-    """What all pools of a worker have in common. `poller` reads the sockets of their backends."""
+    """What all pools of a worker share. `poller` reads the sockets of their backends."""
 
     worker_id: WorkerId
     metrics: Metrics
@@ -60,7 +60,7 @@ class PoolContext(msgspec.Struct, frozen=True):
 
 
 class BackendPool:
-    """`on_models` hears which models the pool's backends list, whenever that has changed."""
+    """`on_models` is called when the models that the backends list have changed."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class BackendPool:
             await self._session.close()
 
     def change(self, settings: config.PoolConfig) -> None:
-        """Takes over new settings of a pool that keeps its name; backends that stay keep their
-        health, sessions and connections."""
+        """Applies new settings after a reload. Backends that stay keep their health, sessions and
+        connections."""
         old, self.settings = self.settings, settings
         self.queue.size, self.queue.timeout_s = settings.queue.size, settings.queue.timeout_s
         self.balancer.change(_pool_settings(settings, self._worker_id))
@@ -113,7 +113,7 @@ class BackendPool:
                 self.watcher.watch(self._on_change)
             )
 
-    # What requests need
+    # For requests
 
     def connections(self, backend: Backend) -> BackendConnections:
         return self._entries[backend.name].connections
@@ -126,7 +126,7 @@ class BackendPool:
         return self.is_fresh and self.balancer.is_ready(now)
 
     def client(self, backend: Backend) -> BackendClient:
-        """For questions off the hot path, such as a count."""
+        """For control requests, such as a count."""
         return self._entries[backend.name].client
 
     # Membership
@@ -151,8 +151,7 @@ class BackendPool:
         return Entry(connections, BackendClient(self._session, connections))
 
     def _renew_connections(self) -> None:
-        """Requests from now on use the new key; those under way end on the connections they
-        have."""
+        """New requests use the new key; requests in flight finish on their old connections."""
         for backend in self.balancer.backends:
             entry, wanted = self._entries[backend.name], authorization(self.settings, backend.url)
             if (entry.connections.authorization, entry.connections.connect_s) != (
@@ -188,7 +187,7 @@ class BackendPool:
             entry.connections.sweep(now)
 
     def update_gauges(self, now: float) -> None:
-        """Puts what is counted elsewhere into the gauges; called when somebody looks."""
+        """Copies the balancer's counts into the gauges; called before they are read."""
         for status in self.balancer.status(now).backends:
             self.metrics.backend_inflight.set(status.inflight, self.name, status.name)
             self.metrics.backend_healthy.set(float(status.healthy), self.name, status.name)
@@ -196,7 +195,7 @@ class BackendPool:
         self.metrics.discovery_age.set(self.watcher.age_s(), self.name)
 
     def view(self, now: float) -> PoolView:
-        """What `/status` shows of it."""
+        """The pool as `/status` shows it."""
         backends = [
             BackendView(
                 name=backend.name,

@@ -1,7 +1,7 @@
-"""Work that would hold up the loop: counting tokens, reading PDFs. It runs on a few quiet threads,
-with the GIL released where Rust counts.
+"""Counts tokens and reads PDFs off the event loop, on a few low-priority threads. Rust counts with
+the GIL released.
 
-The engine's own count is asked here too, because it falls back to the estimate.
+The engine's own count is fetched here too, because it falls back to the estimate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 THREADS = 2
 THREAD_NICENESS = 10
-"""Below the loop: on a full machine a count may wait, tokens may not."""
+"""Lower priority than the event loop: on a busy machine a count may wait, streams may not."""
 ENGINE_TIMEOUT_S = 5.0
 DOCUMENT_TIMEOUT_S = 20.0
 
@@ -40,7 +40,7 @@ ENGINE_ROUTES = {
 
 
 class _CountResponse(msgspec.Struct):
-    """vLLM and SGLang say `count`, llama.cpp `input_tokens`."""
+    """`count` from vLLM and SGLang, `input_tokens` from llama.cpp."""
 
     count: int | None = None
     input_tokens: int | None = None
@@ -56,7 +56,7 @@ class TokenCounter:
         self._threads = ThreadPoolExecutor(THREADS, "ferrule-count", _lower_priority)
 
     async def estimate(self, tokenizer_name: str, request: MessagesRequest) -> int:
-        """Tokens by the gateway's own tokenizer: system, tools and messages."""
+        """Tokens of system, tools and messages by the gateway's own tokenizer."""
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, _count, tokenizer_name, request
         )
@@ -64,7 +64,7 @@ class TokenCounter:
     async def ask_engine(
         self, pool: BackendPool, request: MessagesRequest, policy: Policy, key: bytes | None
     ) -> int | None:
-        """The engine's own count; None when it has none to give. It neither waits in the queue nor
+        """The engine's own count in tokens; None if it gives none. Neither waits in the queue nor
         takes a slot."""
         route = ENGINE_ROUTES.get(policy.engine.tokenize_route or "")
         backend = _backend_for(pool, key)
@@ -83,7 +83,8 @@ class TokenCounter:
         return tokens
 
     async def documents(self, pending: Sequence[documents.Pending]) -> Mapping[str, str]:
-        """Texts of PDFs by their path; none of those that take too long."""
+        """Texts of PDFs by their path; empty if reading them takes longer than
+        `DOCUMENT_TIMEOUT_S`."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(DOCUMENT_TIMEOUT_S):
@@ -101,7 +102,7 @@ class TokenCounter:
 
 
 def parse_token_count(answer: BackendResponse) -> int | None:
-    """Tokens, out of what an engine's counting route answered."""
+    """The number of tokens in the response of an engine's counting route."""
     try:
         said = msgspec.json.decode(answer.body_if_ok or b"", type=_CountResponse)
     except msgspec.MsgspecError:
@@ -118,7 +119,7 @@ def _count(name: str, request: MessagesRequest) -> int:
 
 
 def _backend_for(pool: BackendPool, key: bytes | None) -> Backend | None:
-    """Where the session's messages go, busy or not."""
+    """The session's backend, even if it is full."""
     choice = pool.balancer.choose(key, frozenset(), monotonic())
     if choice is not None:
         return choice.backend

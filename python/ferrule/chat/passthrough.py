@@ -1,5 +1,5 @@
-"""`/v1/chat/completions`: which members of the body go upstream, under which model name. The reply
-is relayed as it is.
+"""`/v1/chat/completions`: an allow-list of members and the upstream model name. The response is
+passed through.
 
 Members are kept as raw bytes in the client's order; only the top level is touched. The allow-list
 holds OpenAI's members and those extras of the engines that concern the one request. What steers the
@@ -63,7 +63,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
 
 class ChatTranslation(msgspec.Struct, frozen=True):
-    """The body for the backend, and what the connection must know."""
+    """The body for the backend, and what the response side needs to know."""
 
     body: bytes
     stream: bool
@@ -251,7 +251,7 @@ def _options(members: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
 def _read(
     members: Mapping[str, msgspec.Raw], name: str, read: Callable[[msgspec.Raw], _T], expected: str
 ) -> _T | None:
-    """A member that is looked at; absent and null are None."""
+    """Decodes one member; absent and null are None."""
     raw = members.get(name)
     if raw is None or bytes(raw) == _NULL:
         return None

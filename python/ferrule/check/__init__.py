@@ -1,5 +1,5 @@
-"""`ferrule check`: asks every backend what it can do, says what the proxy will therefore do, and
-what is wrong, each with its place.
+"""`ferrule check`: surveys the backends, reports what the proxy will do, and lists problems with
+their paths.
 
 Nothing is generated unless a probe is asked for.
 """

@@ -1,8 +1,4 @@
-"""What the gate is given: whether the keys file can be read and its keys be used, and whether the
-store of limits answers.
-
-It knows no backends; which models there are is told to it.
-"""
+"""Checks the keys file and the store of limits. Knows no backends."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ def read_keys(config: Config) -> tuple[list[Tenant] | None, list[Problem]]:
 
 
 def unused_keys(config: Config, tenants: Sequence[Tenant], catalog: Catalog) -> Iterator[Problem]:
-    """Keys that open nothing. Says nothing of models while none is known."""
+    """Keys that match no model; none while no model is known."""
     file = config.auth.keys_file
     if not tenants:
         yield Problem(f"{file}: keys", "is empty, so nobody is let in")

@@ -1,5 +1,4 @@
-"""What is wrong, out of the configuration and what the backends answered: each problem with its
-place. Pure."""
+"""Finds problems in the configuration and the survey of the backends, each with its path. Pure."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def _keeper(served: ServedModel) -> str:
             return "refused with status 400"
 
 
-# Knobs
+# Dialect settings
 
 
 def _list_overrides(served: Sequence[ServedModel], config: Config) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What is asked of the backends for `ferrule check`, and what they answered. It judges nothing."""
+"""Queries the backends for `ferrule check` and keeps their answers. Judges nothing."""
 
 from __future__ import annotations
 

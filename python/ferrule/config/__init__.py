@@ -19,7 +19,6 @@ from ferrule.config.settings import (
     PoolConfig,
     QueueConfig,
     TimeoutsConfig,
-    find_model,
 )
 from ferrule.config.wildcard import matches
 
@@ -43,7 +42,6 @@ __all__ = [
     "Secret",
     "TimeoutsConfig",
     "UsageError",
-    "find_model",
     "from_flags",
     "load",
     "loads",

@@ -1,8 +1,7 @@
-"""Where we listen and whom we call: `HOST:PORT` and backend URLs, normalised so that equal
-addresses are equal.
+"""Listen addresses (`HOST:PORT`) and backend URLs, normalised so that equal addresses compare
+equal.
 
-A backend's user and password leave the URL here and travel on as a secret. Nothing is resolved or
-opened.
+Credentials are taken out of a URL and kept as a secret. Nothing is resolved or opened.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class BackendUrl(msgspec.Struct, frozen=True):
 
 
 def parse_address(value: object) -> Address:
-    """ValueError says what would be right."""
+    """Raises ValueError that says what would be right."""
     expected = "expected HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080"
     if not isinstance(value, str):
         raise ValueError(expected)
@@ -97,7 +96,7 @@ def parse_backend_url(value: object) -> BackendUrl:
 
 
 def reason_of(trouble: OSError) -> str:
-    """Why an address could not be used, in the system's words alone."""
+    """Why an address could not be used, in the operating system's words."""
     reason = (
         trouble.strerror
         if isinstance(trouble, socket.gaierror) or not trouble.errno

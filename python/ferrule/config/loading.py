@@ -1,4 +1,4 @@
-"""From a file, from flags, or from both to one Config: the order of the steps and nothing else."""
+"""Loads the configuration from a file, flags, or both."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def loads(
 
 
 UNBOUNDED_INFLIGHT = 100_000
-"""Without a file nobody said what a backend can bear, and vLLM queues by itself."""
+"""Without a file no limit is known, and vLLM queues by itself."""
 
 
 def from_flags(flags: Flags, environment: Mapping[str, str] | None = None) -> Config:

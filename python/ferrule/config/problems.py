@@ -1,5 +1,5 @@
-"""What is wrong with a file that the operator wrote: always a path and what would be right, all of
-it at once.
+"""Problems of a file that an operator wrote: each with its path and what would be right, all
+reported at once.
 
 Values never appear in a message where they may be secret; this module does not know which files
 there are.
@@ -13,8 +13,8 @@ import msgspec
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One fault. `path` is dotted (`pools.rocm.backends.1`); empty when the fault is the file as a
-    whole."""
+    """One problem. `path` is dotted (`pools.rocm.backends.1`); empty when the fault is the file as
+    a whole."""
 
     path: str
     message: str
@@ -36,7 +36,7 @@ class ConfigError(Exception):
 
 
 class UsageError(ConfigError):
-    """As ConfigError, when all of it comes from the command line and no file is to blame."""
+    """As ConfigError, when all problems are of the command line."""
 
 
 def join(path: str, name: object) -> str:

@@ -1,6 +1,6 @@
-"""What settings mean together: references, things given twice, either-or, and the loopback rule.
+"""Checks settings against each other: references, duplicates, either-or, the loopback rule.
 
-Takes a Config whose single values are right and returns its problems. It reads no file.
+Takes a Config whose single values are valid and returns its problems. Reads no file.
 """
 
 from __future__ import annotations

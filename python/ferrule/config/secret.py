@@ -1,7 +1,6 @@
 """Strings that must not be shown: a backend's key, a password inside a URL.
 
-Only `reveal` gives the text, so whoever sends it says so; repr, str, logs and tracebacks with
-locals show stars.
+Only `reveal` returns the text; repr, str, logs and tracebacks with locals show stars.
 """
 
 from __future__ import annotations

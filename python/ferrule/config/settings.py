@@ -1,13 +1,12 @@
-"""Every setting there is, with its type, its unit in its name and its default: the configuration
-file on one page.
+"""Every setting with its type, its default, and its unit in its name: the configuration file on one
+page.
 
-Frozen and comparable, so that a reload can tell what changed. It decides nothing; `rules` says what
-goes together.
+Frozen and comparable, so that a reload can tell what changed. `rules` checks what settings mean
+together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,7 +14,6 @@ from msgspec import Meta
 
 from ferrule.config.address import Address, BackendUrl
 from ferrule.config.secret import Secret
-from ferrule.config.wildcard import matches
 
 Text = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=1, le=10_000_000)]
@@ -117,7 +115,7 @@ class ModelConfig(_Section, frozen=True):
     tokenizer: Text = "o200k_base"
     """o200k_base, cl100k_base, or (after loading) the absolute path of a tokenizer.json."""
     dialect: dict[str, object] = msgspec.field(default_factory=dict)
-    """Single dialect that differ from the dialect's."""
+    """Single settings that differ from the dialect's."""
 
 
 class LimitsConfig(_Section, frozen=True):
@@ -127,7 +125,7 @@ class LimitsConfig(_Section, frozen=True):
 
 
 class EdgeConfig(_Section, frozen=True):
-    """What clients may take of one worker, and how long they may keep it waiting."""
+    """Bounds and deadlines for clients, per worker."""
 
     max_connections: Count = 10_000
     max_streams: Count = 4_000
@@ -157,8 +155,8 @@ class Config(_Section, frozen=True):
 
 
 class Flags(_Section, frozen=True):
-    """What the command line says; None: nothing. Flags win over the file. `backends` stand instead
-    of a file."""
+    """The command line's flags; None: not given. They win over the file. `backends` replace a
+    file."""
 
     backends: tuple[str, ...] = ()
     listen: str | None = None
@@ -168,16 +166,3 @@ class Flags(_Section, frozen=True):
 
 
 NO_FLAGS = Flags()
-
-
-def find_model(models: Sequence[ModelConfig], name: str) -> ModelConfig | None:
-    """The model a client means: by id, then by alias in the order of the file. A `[1m]` suffix is
-    no part of the name."""
-    name = name.removesuffix("[1m]")
-    for model in models:
-        if model.id == name:
-            return model
-    for model in models:
-        if any(matches(alias, name) for alias in model.aliases):
-            return model
-    return None

@@ -1,5 +1,4 @@
-"""Which discovery finds a pool's backends: the configured list, a DNS name or a Kubernetes
-service."""
+"""Chooses a pool's discovery: the configured list, a DNS name or a Kubernetes service."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from ferrule.routing.backend import BackendSpec
 
 
 def watcher_for(pool: str, settings: PoolConfig) -> Watcher:
-    """Raises ConfigError where a cluster is to be asked and this is no pod of one."""
+    """Raises ConfigError for Kubernetes discovery outside a cluster."""
     found = settings.discover
     if found is None:
         return StaticList(

@@ -1,9 +1,8 @@
-"""Backends as the addresses of a name, such as a headless service: asked again every interval, by
-the system's resolver.
+"""Discovers backends as the addresses of a DNS name, such as a headless service, resolved every
+interval by the system's resolver.
 
-A name that does not resolve keeps the last list, because no answer and "no such name" cannot be
-told apart through getaddrinfo; whether the last addresses still serve is for the health probes to
-say.
+If the name does not resolve, the last list is kept: getaddrinfo does not distinguish a failure from
+"no such name". Whether the last addresses still serve is up to the health probes.
 """
 
 from __future__ import annotations

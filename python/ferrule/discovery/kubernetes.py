@@ -1,8 +1,8 @@
-"""Backends as the ready endpoints of a Kubernetes service: its EndpointSlices are listed, then
-watched.
+"""Discovers backends as the ready endpoints of a Kubernetes service: lists its EndpointSlices, then
+watches them.
 
-Every end of a watch, for whatever reason, is followed by a new list, so an event that was missed is
-made good within `RELIST_S`. Whatever the API server fails to answer, the last list is kept.
+Whenever a watch ends, a new list follows, so that a missed event is corrected within `RELIST_S`.
+If the API server does not answer, the last list is kept.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Service(msgspec.Struct, frozen=True):
 
 
 def in_cluster(environ: Mapping[str, str]) -> ApiAccess:
-    """The API as every pod is told of it. LookupError outside a cluster."""
+    """The API server as a pod's environment names it. Raises LookupError outside a cluster."""
     host, port = (
         environ.get("KUBERNETES_SERVICE_HOST"),
         environ.get("KUBERNETES_SERVICE_PORT", "443"),
@@ -138,7 +138,7 @@ class KubernetesService:
                     else:
                         self._freshness.confirm()
 
-    # Asking the API
+    # API requests
 
     def _session(self) -> aiohttp.ClientSession:
         access = self._access
@@ -167,7 +167,7 @@ class KubernetesService:
     async def _events(
         self, session: aiohttp.ClientSession, version: str
     ) -> AsyncGenerator[Event, None]:
-        # The server ends the watch in time; should its end be lost on the way, the deadline does.
+        # the server ends the watch in time; the deadline is for an end that gets lost
         lasts_s = int(self._uniform(0.75, 1.0) * RELIST_S)
         params = self._selector() | {
             "watch": "true",

@@ -1,5 +1,4 @@
-"""From EndpointSlices to backends: which endpoints of a service can be given requests, and at which
-address.
+"""Turns EndpointSlices into backends: which endpoints are ready, and at which address.
 
 Pure; the types are the part of discovery.k8s.io/v1 that matters here. A service has several slices
 (by size, by address family), so a pod can be in more than one: it is one backend.
@@ -109,7 +108,7 @@ def _number(one: Slice, name: str) -> int | None:
 
 
 class Held(msgspec.Struct):
-    """The slices as list and events so far have told them. `version` is that of the newest."""
+    """The slices known from the list and the events so far. `version`: the newest."""
 
     slices: dict[str, Slice]
     version: str
@@ -121,7 +120,7 @@ class Held(msgspec.Struct):
         )
 
     def apply(self, event: Event) -> bool:
-        """Take one event in; True: the slices may have changed. Raises Expired, or
+        """Applies one event; True: the slices may have changed. Raises Expired, or
         msgspec.DecodeError for what is no event."""
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=Status)
@@ -143,8 +142,8 @@ class Held(msgspec.Struct):
         return True
 
     def _advance(self, version: str) -> bool:
-        # Versions compare as numbers (KEP-5504). A watch that tells what was before its list
-        # replays the past.
+        # Versions compare as numbers (KEP-5504). A watch that sends older events
+        # than its list replays the past.
         if version.isdecimal() and self.version.isdecimal() and int(version) <= int(self.version):
             return False
         self.version = version or self.version

@@ -1,4 +1,4 @@
-"""Backends that the configuration lists: told once, never stale."""
+"""Backends from the configuration: known at once, never stale."""
 
 from __future__ import annotations
 

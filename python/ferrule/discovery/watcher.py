@@ -1,5 +1,5 @@
-"""What every discovery offers: it calls back with the whole list whenever that has changed, and
-knows how old its knowledge is."""
+"""The interface of a discovery: calls back with the whole list when it changes, and knows its
+age."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ OnChange = Callable[[list[BackendSpec]], None]
 
 
 class Watcher(Protocol):
-    """Failures to ask keep the last list: a pool is never emptied because somebody could not be
-    reached."""
+    """A failure keeps the last list: a pool is never emptied because its source is unreachable."""
 
     stale_after_s: float
-    """An age past which the list should not be called fresh any more."""
+    """The age past which the list counts as stale."""
 
     async def watch(self, on_change: OnChange) -> None:
-        """Runs until cancelled, or until there is nothing more to find out."""
+        """Runs until cancelled, or until nothing can change any more."""
 
     def age_s(self) -> float:
         """Seconds since the list was last confirmed; since the start, before the first time."""

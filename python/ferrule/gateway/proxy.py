@@ -193,7 +193,7 @@ class Proxy:
         self._check_room(context.state)
         raw = await body.read(context.request, context.state.config.body_limit_mb << 20)
         request = decode_body(raw)
-        return request, raw, _find_model(context, request.model)
+        return request, raw, _resolve_model(context, request.model)
 
     def _check_room(self, state: AppState) -> None:
         if self.lifecycle.rejects_new:
@@ -274,7 +274,7 @@ _HANDLERS: dict[str, _Handler] = {
 }
 
 
-def _find_model(context: RequestContext, name: str) -> ServedModel:
+def _resolve_model(context: RequestContext, name: str) -> ServedModel:
     """Raises Failure: not served here, or not for this key."""
     record = context.record
     record.model = name

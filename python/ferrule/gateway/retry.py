@@ -206,7 +206,7 @@ def _classify_fault(stream: ResponseStream) -> AttemptResult:
 
 def _classify_refusal(stream: ResponseStream) -> AttemptResult:
     """A status other than 200. Only the engine's own trouble is worth another backend; a 4xx would
-    be the same everywhere."""
+    be repeated everywhere."""
     status = stream.status
     client_status, kind, message, is_draining = _core.backend_error(status, stream.take_body())
     retry_after_s = _retry_after(stream.retry_after, client_status)
@@ -222,7 +222,7 @@ def _classify_refusal(stream: ResponseStream) -> AttemptResult:
 
 
 def _retry_after(header: str | None, status: int) -> int | None:
-    """Seconds: the backend's own wish, up to a minute; where one is due and it has none, two."""
+    """The backend's own value, at most a minute; two seconds if it has none and one is due."""
     wanted_s = parse_retry_after(header, time())
     if wanted_s > 0:
         return min(math.ceil(wanted_s), RETRY_AFTER_MAX_S)

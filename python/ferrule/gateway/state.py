@@ -1,4 +1,4 @@
-"""What a worker serves requests with, and what it is doing besides."""
+"""What a worker serves requests with, and its own condition."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A request's body: read within limits, before and after inflation. A bomb is refused when it
-passes the limit, not when it has burst."""
+"""Reads a request's body within the limit, before and after inflation. Inflation stops at the
+limit."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def _parse_coding(coding: str) -> str | None:
 
 
 async def _receive(request: Request, limit_bytes: int) -> bytes:
-    """A body that is not there yet: what promises to be too large is refused before it is waited
-    for."""
+    """Waits for the body. One whose announced length is over the limit is refused at once."""
     promised = request.headers.get("content-length")
     if promised is not None and int(promised) > limit_bytes:
         raise _too_large(limit_bytes)

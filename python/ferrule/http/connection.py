@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
             return
         self._is_reading_paused = False
         if resume_parser:
-            self._parse(b"")  # what it had left over when it was paused
+            self._parse(b"")  # the bytes left when it was paused
         self._read_on()
 
     def _read_on(self) -> None:
@@ -303,7 +303,7 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def sweep(self, now: float, deadlines: Deadlines) -> None:
-        """Cuts a client that keeps us waiting; called once a second."""
+        """Closes the connection if a deadline has passed; called once a second."""
         transport = self.transport
         if transport is None:
             return

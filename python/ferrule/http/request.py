@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StreamWriter(Protocol):
-    """Writes to the client's transport from outside Python, and must know when to hold."""
+    """Writes to the client's transport from Rust; told when to hold back."""
 
     def client_paused(self) -> None: ...
     def client_resumed(self) -> None: ...

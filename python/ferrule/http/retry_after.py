@@ -1,5 +1,4 @@
-"""How long a backend asks to be left alone: `retry-after` is a number of seconds, or an HTTP date
-(RFC 9110 10.2.3)."""
+"""Reads a backend's `retry-after`: a number of seconds, or an HTTP date (RFC 9110 10.2.3)."""
 
 from __future__ import annotations
 
@@ -8,8 +7,7 @@ from email.utils import parsedate_to_datetime
 
 
 def parse_retry_after(value: str | None, wall_now: float) -> float:
-    """From the header's value (None: absent) to seconds; 0 for what cannot be read. `wall_now`:
-    seconds since 1970."""
+    """Seconds to wait; 0 if the header is absent or unreadable. `wall_now`: Unix seconds."""
     text = (value or "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])

@@ -1,5 +1,4 @@
-"""Which surface a path belongs to. Every route also stands under /api; a query string changes
-nothing."""
+"""Maps a path to its route. Every route also exists under /api; the query string is ignored."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ UNKNOWN = "unknown"
 
 
 class Route(NamedTuple):
-    """`methods`: those the route has. `argument`: what follows the route's own path, decoded."""
+    """`methods`: those allowed. `argument`: what follows the route's path, decoded."""
 
     name: str
     methods: tuple[str, ...] = ()
@@ -28,8 +27,8 @@ _MODEL_PREFIX = "/v1/models/"
 
 
 def route_of(raw_path: str) -> Route:
-    """The route of a path as it stands in the request line, query and all."""
-    found = _ROUTES.get(raw_path)  # as nearly every client spells it
+    """The route of a request target: path and query as in the request line."""
+    found = _ROUTES.get(raw_path)  # the usual spelling
     if found is not None:
         return found
     path = raw_path.partition("?")[0]

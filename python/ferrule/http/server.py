@@ -1,4 +1,4 @@
-"""The client port: opens it, keeps its connections within their number and their deadlines."""
+"""The client port: listens, limits the number of connections, enforces their deadlines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ParserMissing(Exception):
 
 
 class Server:
-    """`handle` answers every request and never fails."""
+    """`handle` answers every request; it raises only CancelledError."""
 
     def __init__(self, handle: Handler, deadlines: Deadlines, max_connections: int) -> None:
         if aiohttp.http_parser.HttpRequestParser is aiohttp.http_parser.HttpRequestParserPy:
@@ -50,7 +50,7 @@ class Server:
             self._server.close()
 
     async def close(self) -> None:
-        """Cuts what is left."""
+        """Closes the port and all connections."""
         self.stop_listening()
         await asyncio.gather(*(connection.close(CLOSE_S) for connection in self.connections))
 

@@ -1,4 +1,4 @@
-"""The chat-completions request as the engines read it. Field order is fixed: equal requests must
+"""The chat-completions request as engines read it. Field order is fixed, so that equal requests
 give equal bytes."""
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class StreamOptions(msgspec.Struct, gc=False):
 
 
 class TemplateKwargs(msgspec.Struct, omit_defaults=True, gc=False):
-    """What the chat template is told. DeepSeek's templates read `thinking`, the others
+    """Arguments of the chat template. DeepSeek's templates read `thinking`, the others
     `enable_thinking`; what a template does not know it ignores, so both are sent."""
 
     enable_thinking: bool | None = None

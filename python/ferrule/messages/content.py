@@ -1,5 +1,5 @@
-"""Content blocks → what a chat message can hold: texts and images, in order. Every block type has
-its treatment here or in `turns`.
+"""Converts content blocks into what a chat message can hold: texts and images, in order. Every
+block type is handled here or in `conversation`.
 
 An item is a text (a JSON literal) or an image.
 """
@@ -51,7 +51,8 @@ _INERT = frozenset({"redacted_thinking", "mcp_tool_listing", "fallback"})
 
 
 class Reader(msgspec.Struct, frozen=True, gc=False):
-    """What reading a block depends on. `documents`: extracted texts by the path of their block."""
+    """What converting a block depends on. `documents`: extracted texts by the path of their
+    block."""
 
     policy: Policy
     diagnostics: Diagnostics
@@ -59,8 +60,8 @@ class Reader(msgspec.Struct, frozen=True, gc=False):
 
 
 def items_of(block: Block, reader: Reader, path: str) -> list[Item]:
-    """Any block but those that `turns` takes itself. Raises InvalidRequest naming the block where
-    the policy refuses it."""
+    """Converts any block but those that `conversation` handles. Raises InvalidRequest with the
+    block's path where the policy refuses it."""
     if block.type == "text":
         return [*text_in(block, path)]
     treat = _CONVERTERS.get(block.type)
@@ -83,7 +84,7 @@ def text_in(block: Block, path: str) -> tuple[bytes, ...]:
 
 
 def result_items(content: msgspec.Raw, reader: Reader, path: str) -> list[Item]:
-    """What a tool answered; `path` is the content's own."""
+    """The content of a tool result; `path` is the content's."""
     blocks = blocks_in(content, path)
     if isinstance(blocks, bytes):
         return [blocks]
@@ -144,7 +145,7 @@ def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
 
 
 def strings(*members: msgspec.Raw) -> list[bytes]:
-    """Those that are non-empty strings; anything else in a hint is as good as absent."""
+    """Those that are non-empty strings; anything else in a hint counts as absent."""
     return [
         literal
         for literal in (bytes(member) for member in members if first_char(member) == '"')
@@ -219,8 +220,8 @@ _CONVERTERS: Mapping[str, Callable[[Block, Reader, str], list[Item]]] = {
 
 
 def _server_history(block: Block, reader: Reader, path: str) -> list[Item]:
-    """What Anthropic's servers once did in this conversation, told as text where the setting says
-    that nothing is lost in silence."""
+    """A server tool's part of the history: as text where the setting says that nothing is lost
+    silently, else left out."""
     reader.diagnostics.drop(block.type)
     if reader.policy.dialect.server_tools == "drop":
         return []

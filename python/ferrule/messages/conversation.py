@@ -1,9 +1,9 @@
-"""The conversation: Messages turns → chat messages, in whatever order clients send them.
+"""Converts the turns of a conversation into chat messages, in whatever order clients send them.
 
 Every tool call is answered directly after its assistant message, whatever the client's order: a
 result belongs to the nearest earlier unanswered call with its id, a call without result gets a
-short one, and a result without call becomes user text. Each message is told by itself and by what
-came before it alone, so the messages of one request are a prefix of the next one's.
+short one, and a result without call becomes user text. Each message depends on itself and on
+earlier ones alone, so the messages of one request are a prefix of the next one's.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Conversation:
             self._turns.append(ChatMessage("system", msgspec.Raw(leading_system)))
 
     def add(self, index: int, message: Message) -> None:
-        """Raises InvalidRequest for a block that cannot be told or that the policy refuses."""
+        """Raises InvalidRequest for a block that cannot be converted or that the policy
+        refuses."""
         if message.role == "system":
             self._add_system(index, message)
         elif not message.content:
@@ -156,8 +157,8 @@ class Conversation:
     # Parts of a turn
 
     def _extend(self, texts: list[bytes], thoughts: list[bytes], calls: list[ToolCall]) -> None:
-        """A new assistant turn, or the rest of the one before: two in a row are one message to
-        every template."""
+        """Adds to the open assistant turn, or begins one: two in a row are one message to every
+        template."""
         turn = self._turns[-1] if self._turns else None
         if not isinstance(turn, _AssistantTurn) or self._speaker != "assistant" or turn.results:
             turn = _AssistantTurn(None, None, [], [], [])
@@ -185,8 +186,8 @@ class Conversation:
         )
 
     def _has_plain_answer(self, block: Block) -> bool:
-        """Whether this was the usual result, a string for a waiting call, and is told: the short
-        way for the bulk of a long history."""
+        """Handles the usual result, a string for a waiting call; False for any other. The fast path
+        for the bulk of a long history."""
         if block.is_error or first_char(block.content) != '"':
             return False
         call_id = engine_id(block.tool_use_id or "")
@@ -224,7 +225,7 @@ class Conversation:
 
 
 def _attach_result(turn: _AssistantTurn, call_id: str, text: msgspec.Raw) -> str:
-    """Puts a result behind its call; the name of the function that was called."""
+    """Attaches a result to its call; returns the function's name."""
     turn.results.append(ChatMessage("tool", text, tool_call_id=call_id))
     place = (
         0

@@ -1,5 +1,5 @@
-"""What a prompt is made of, for counting its tokens: the texts for the gateway's own tokenizer, the
-body for an engine's count."""
+"""The input of a token count: texts for the gateway's own tokenizer, or a body for the engine's
+counting route."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ferrule.messages.system import system_text
 from ferrule.messages.tools import visible_tools
 from ferrule.messages.translate import Prompt, build_prompt
 
-# What an image counts for in an estimate: some 1,500 tokens, whatever its size. Engines differ,
-# none counts the base64
+# An image counts as some 1,500 tokens in an estimate, whatever its size. Engines differ, but none
+# counts the base64
 _IMAGE_STAND_IN = "image " * 1_500
 _CALLS = frozenset({"tool_use", "mcp_tool_use", "server_tool_use"})
 
@@ -32,7 +32,7 @@ class _TokenizeBody(msgspec.Struct, omit_defaults=True):
 
 
 def text_of(request: MessagesRequest) -> list[str]:
-    """All text of a request: system, the tools on offer, messages. An image counts as a fixed
+    """All text of a request: system, visible tools, messages. An image counts as a fixed
     length of text, its base64 never."""
     literals: list[bytes] = []
     if (system := system_text(request.system, "system")) is not None:

@@ -1,27 +1,25 @@
-"""What a request loses on its way: names for the `x-ferrule-dropped` header and lines for the log,
-each once and in order."""
+"""Collects what translation dropped: names for the `x-ferrule-dropped` header and lines for the
+log, each once and in order."""
 
 from __future__ import annotations
 
 import re
 
 NAMES_MAX = 32
-"""A request can name thousands of things that nobody knows; the first of them tell the story, and a
-header stays one."""
+"""A request can hold thousands of unknown names; more would not fit a header."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Diagnostics:
-    """Collected while one request is rebuilt. Names come from clients, so only plain ones reach a
-    header or a log."""
+    """For one request. Names come from clients, so only plain ones reach a header or a log."""
 
     def __init__(self) -> None:
         self.dropped: tuple[str, ...] = ()
         self.warnings: tuple[str, ...] = ()
 
     def drop(self, name: str) -> None:
-        """Something the client may have relied on was left out."""
+        """Records that something the client may rely on was left out."""
         self.dropped = _with(self.dropped, _plain(name))
 
     def warn(self, name: str, why: str) -> None:

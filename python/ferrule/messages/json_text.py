@@ -1,8 +1,8 @@
-"""Texts as JSON string literals, quotes and escapes included: from the client's body to the
-backend's without being decoded.
+"""Texts as JSON string literals, quotes and escapes included, which go from the client's body to
+the backend's without being decoded.
 
-Decoding and encoding again the texts of a large request takes three times as long as copying them.
-Literals are valid when they come here: msgspec checks escapes and surrogates of what it skips over.
+Decoding and re-encoding the texts of a large request takes three times as long as copying them.
+Literals are valid here: msgspec checks escapes and surrogates of what it skips over.
 Two spellings of one text stay two spellings; a client keeps to one.
 """
 
@@ -30,13 +30,13 @@ def unquote(literal: bytes) -> str:
 
 
 def first_char(raw: msgspec.Raw) -> str:
-    """The first character of an opaque member, which tells its kind; empty for an absent one.
-    Copies nothing."""
+    """The first character of an opaque member, which determines its type; empty if absent. Copies
+    nothing."""
     return chr(memoryview(raw)[0]) if raw is not NOTHING else ""
 
 
 def is_given(raw: msgspec.Raw) -> bool:
-    """Whether an opaque member is there and not null."""
+    """Whether an opaque member is present and not null."""
     return first_char(raw) not in ("", "n")
 
 

@@ -1,5 +1,5 @@
-"""Images and documents: what is passed on, what becomes text, what becomes a note and what is
-refused, by one setting and the policy."""
+"""Images and documents: forwarded, turned into text, replaced by a note, or refused, by the `media`
+setting and the policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 
 def note(kind: str) -> bytes:
-    """What stands in the place of something the model cannot read."""
+    """The placeholder for something the model cannot read."""
     return quote(f"[{kind} omitted: this model reads text only]")
 
 

@@ -1,8 +1,6 @@
-"""Values this gateway once handed to a client and reads again in the history: signatures that carry
-the reasoning, wrapped tool ids.
+"""Values that clients send back unchanged: signatures that carry the reasoning, wrapped tool ids.
 
-Nothing is stored, so everything needed is inside the value. A foreign or broken value is never an
-error.
+Nothing is stored; the value holds all that is needed. A foreign or broken value is never an error.
 """
 
 from __future__ import annotations

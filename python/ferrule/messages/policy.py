@@ -1,5 +1,4 @@
-"""What one model behind one engine allows, as the request side needs it: the lead-in to every
-decision, decided elsewhere."""
+"""What holds for requests to one model: dialect, engine, window, media. Built by the catalog."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from ferrule.engines import Profile
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """How requests for one model are rebuilt for one backend."""
+    """How requests for one model are translated."""
 
     dialect: Dialect
     engine: Profile
@@ -34,14 +33,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def continues(self) -> bool:
-        """Whether the backend goes on from a trailing assistant message."""
+        """Whether the backend continues a trailing assistant message."""
         return self.can_continue and (
             self.engine.can_continue_final or self.engine.continues_unasked
         )
 
     @property
     def budget_keeper(self) -> Literal["refuse", "engine", "edge"]:
-        """Who holds a thinking budget. A cap that cannot be applied is never accepted."""
+        """Who enforces a thinking budget. A cap that cannot be enforced is refused."""
         wanted = self.budget or ("refuse" if self.dialect.thinking_budget == "refuse" else "engine")
         if wanted == "engine" and self.engine.budget_field is None:
             wanted = "edge"

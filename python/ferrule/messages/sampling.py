@@ -63,7 +63,7 @@ def check_max_tokens(request: MessagesRequest, dialect: Dialect, room_tokens: in
     if dialect.max_tokens_cap is not None:
         tokens = min(tokens, dialect.max_tokens_cap)
     if room_tokens is not None:
-        # a prompt that fills the window is for the backend to refuse: its count is the true one
+        # whether the prompt alone fits is for the backend to say: its count is exact
         tokens = min(tokens, max(1, room_tokens))
     return tokens
 

@@ -1,11 +1,11 @@
 """The shape of a Messages request, read as permissively as clients need: unknown keys are skipped,
 null stands for absent.
 
-Decides what is a request at all; what a dialect or a model allows is none of its business. One
+Decides what is a valid request; what a dialect or a model allows is decided elsewhere. One
 permissive `Block` instead of a tagged union, because an unknown block type must not fail the
 request. Tool inputs and schemas stay raw bytes: their key order and number spelling are part of the
 prompt, and re-serialising them would cost the backend's prefix cache. Texts stay raw as well, for
-speed (see `json_text`); nested content is read by `blocks_in` when somebody wants it.
+speed (see `json_text`); nested content is read by `blocks_in` on demand.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class ContextManagement(msgspec.Struct, gc=False):
 
 
 class Body(msgspec.Struct, gc=False):
-    """What is read of a body. Hints that steer nothing behind a chat-completions backend are not
-    even named here."""
+    """The members that are read. Hints without meaning for a chat-completions backend are not
+    listed."""
 
     model: str
     messages: list[Message]
@@ -152,8 +152,7 @@ class Body(msgspec.Struct, gc=False):
 
 
 class MessagesRequest(Body, gc=False):
-    """One request, with what was found out about it since. `documents`: texts of PDFs by the path
-    of their block."""
+    """A decoded request. `documents`: extracted texts of PDFs by the path of their block."""
 
     documents: Mapping[str, str] = MappingProxyType({})
 

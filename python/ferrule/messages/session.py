@@ -1,5 +1,5 @@
-"""Which session a request belongs to, so that its turns meet the same backend's prefix cache. Never
-the user, never the key alone.
+"""The session a request belongs to, so that its turns find the same backend's prefix cache. Never
+the user or the API key alone.
 
 Order: Claude Code's header; the session in `metadata.user_id` (JSON form, `…_session_<uuid>` form,
 else the whole string); the opening of the conversation. The tenant is mixed in, so nobody can steer
@@ -35,7 +35,7 @@ class _UserId(msgspec.Struct):
 
 
 def session_key(headers: Mapping[str, str], request: MessagesRequest, tenant: str) -> bytes | None:
-    """16 bytes, the same on every replica; None: nothing to hold on to, the request may go
+    """16 bytes, the same on every replica; None: no session, the request may go
     anywhere. Header names are lowercase."""
     session = named_session(headers.get(HEADER), request.metadata)
     return (
@@ -46,7 +46,7 @@ def session_key(headers: Mapping[str, str], request: MessagesRequest, tenant: st
 
 
 def named_session(header: str | None, metadata: msgspec.Raw) -> str | None:
-    """The session as the client names it. What cannot be read is as good as absent."""
+    """The session as the client names it. What cannot be read counts as absent."""
     if header and header.strip():
         return header.strip()
     if metadata is NOTHING:

@@ -31,7 +31,7 @@ def system_text(content: str | list[Block] | None, path: str) -> bytes | None:
 
 
 def reminder(literal: bytes) -> bytes:
-    """System text for a template that takes no late system message: told by the user, marked so
+    """System text for a template that takes no late system message: a user message, marked so
     that the model can tell it apart."""
     return wrap(rb"<system-reminder>\n", literal, rb"\n</system-reminder>")
 

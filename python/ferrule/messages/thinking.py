@@ -1,5 +1,5 @@
-"""Whether the model thinks, how hard, and who holds a budget: `thinking` and `output_config.effort`
-by the dialect and the policy."""
+"""Whether the model thinks, how hard, and who enforces a budget: `thinking` and
+`output_config.effort` by the dialect and the policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Mode = Literal["on", "off", "default"]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What goes upstream, and how the reply's reasoning is told."""
+    """What goes upstream, and how the response's reasoning is presented."""
 
     mode: Mode
     effort: str | None
@@ -36,8 +36,8 @@ _kept = lru_cache(maxsize=32)(Plan)
 
 
 def plan(request: MessagesRequest, policy: Policy, client_model: str) -> Plan:
-    """Raises InvalidRequest for an effort outside the model's tiers; budgets are checked apart, by
-    `checked_budget`."""
+    """Raises InvalidRequest for an effort outside the model's tiers; budgets are checked by
+    `check_budget`."""
     effort = _check_effort(request, policy, client_model)
     mode = _mode(request, policy, effort)
     # an effort may switch thinking on by itself in some engines, which would undo the switch

@@ -13,7 +13,8 @@ _HEAD_CHARS = 55
 
 
 class ToolNames:
-    """The names of one request. `declared`: all names in use, which a made-up one must not meet."""
+    """The names of one request. `declared`: all names in use, which a generated one must not
+    equal."""
 
     def __init__(self, declared: Collection[str]) -> None:
         self._taken = (
@@ -26,8 +27,8 @@ class ToolNames:
         """(name upstream, name the client knows) where they differ."""
 
     def upstream(self, name: str) -> str:
-        """The name the backend gets. A made-up one depends on the name alone, unless that very name
-        is taken."""
+        """The name the backend gets. A generated one depends on the name alone, unless it is
+        taken."""
         known = self._upstream.get(name)
         if known is None:
             known = name

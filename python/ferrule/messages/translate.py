@@ -1,7 +1,6 @@
-"""A Messages request → the body of a chat completion: the order of the steps, and nothing of how
-any of them is done.
+"""Translates a Messages request into the body of a chat completion: the order of the steps.
 
-Pure and idempotent: a retry on another backend calls it again, with that backend's policy.
+Pure and idempotent. A request is translated once; a retry sends the same bytes to another backend.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _WITH_USAGE = StreamOptions(include_usage=True)
 
 
 class Translation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The body for the backend, and what the reply's way back must know."""
+    """The body for the backend, and what the response side needs to know."""
 
     body: bytes
     stream: bool
@@ -55,7 +54,7 @@ class Translation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     discard_output: bool
     """`max_tokens: 0`: the prompt is wanted in the cache, and nothing back."""
     edge_budget_tokens: int | None
-    """A thinking budget that nobody but the edge can hold."""
+    """A thinking budget that must be enforced here."""
 
 
 class Prompt(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +64,7 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     tool_set: ToolSet
     plan: Plan
     prefilled: bool
-    """The backend is to go on from the last assistant message."""
+    """The backend is to continue the last assistant message."""
     names: ToolNames
 
 
@@ -88,11 +87,11 @@ def translate(
     _check_server_side(request, policy, diagnostics)
     prompt = build_prompt(request, Reader(policy, diagnostics, request.documents), client_model)
     keeper = None if budget is None else policy.budget_keeper
-    # a budget that max_tokens undercuts holds by itself
+    # max_tokens enforces a larger budget by itself
     edge_budget = (
         budget if budget is not None and keeper == "edge" and budget < max_tokens else None
     )
-    # whoever holds a budget must see the reasoning as it comes
+    # to enforce a budget the reasoning must be seen as it comes
     upstream_streams = bool(request.stream) or edge_budget is not None
     body = ChatBody(
         policy.upstream,
@@ -131,7 +130,7 @@ def translate(
 
 
 def build_prompt(request: MessagesRequest, reader: Reader, client_model: str) -> Prompt:
-    """The prompt: messages, tools and what the template is told."""
+    """The prompt: messages, tools and the template's arguments."""
     policy = reader.policy
     names = ToolNames([tool.name for tool in request.tools if tool.name] if request.tools else ())
     offered = build_tool_set(request, policy, names, reader.diagnostics)
@@ -141,8 +140,8 @@ def build_prompt(request: MessagesRequest, reader: Reader, client_model: str) ->
     thinking = plan(request, policy, client_model)
     prefilled = conversation.ends_with_prefill and policy.continues and thinking.mode != "on"
     if prefilled and thinking.mode == "default":
-        # an answer that has begun is past its reasoning; a parser waiting for some would take the
-        # answer for it
+        # a begun answer is past its reasoning; with thinking on, the parser would take it for
+        # reasoning
         thinking = msgspec.structs.replace(thinking, mode="off")
     return Prompt(conversation.messages(), offered, thinking, prefilled, names)
 

@@ -1,5 +1,5 @@
-"""The admin port: metrics, health, status and the operator's page. Never on the client port, and
-never behind a key."""
+"""The admin port: metrics, health, status and the operator's page. Never on the client port;
+without a key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Admin:
-    """`ask` gets a snapshot of every worker. Workers that died live on in the counts."""
+    """`ask` fetches a snapshot of every worker. Counts of workers that died are kept."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -107,13 +107,13 @@ class Admin:
 
 
 def _config(snapshots: list[Snapshot]) -> ConfigView | None:
-    """What the first worker says, unless another one has something to complain of."""
+    """The first worker's, unless another one refused a newer configuration."""
     views = [snapshot.config for snapshot in snapshots if snapshot.config is not None]
     return next((view for view in views if not view.ok), views[0] if views else None)
 
 
 def _not_ready(snapshots: list[Snapshot]) -> str | None:
-    """Why no request should come; None: they may."""
+    """Why the instance is not ready; None: it is."""
     if not snapshots:
         return "no worker is running"
     if any(snapshot.is_draining for snapshot in snapshots):

@@ -1,5 +1,4 @@
-"""Ports: reserving one that workers share, and naming the setting behind one that cannot be
-opened."""
+"""Reserves a port that workers share; names the setting whose port cannot be opened."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ from ferrule.process.worker import WorkerSettings
 
 
 def reserve(host: str, port: int) -> tuple[socket.socket, int]:
-    """Holds a port that workers will share, without listening on it; the socket is kept until they
-    run. OSError when another process has it, even one that would share it: the system would deal
-    out connections between the two."""
+    """Binds a port that workers will share, without listening; keep the socket open while they run.
+    Raises OSError if another process has the port, even one that would share it: the kernel would
+    split connections between the two."""
     _bound(host, port, is_shared=False).close()
     held = _bound(host, port, is_shared=True)
     return held, held.getsockname()[1]
@@ -34,8 +33,7 @@ def _bound(host: str, port: int, *, is_shared: bool) -> socket.socket:
 
 @contextmanager
 def blame_setting(setting: str, address: Address, settings: WorkerSettings) -> Iterator[None]:
-    """What keeps a port from being opened, as a problem of the setting or the flag that names
-    it."""
+    """Turns an OSError into a ConfigError that names the setting or the flag."""
     try:
         yield
     except OSError as trouble:

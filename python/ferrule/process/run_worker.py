@@ -1,4 +1,4 @@
-"""One worker as a process: alone with the admin port, or as one of several under a supervisor."""
+"""The entry point of a worker: alone with the admin port, or one of several under a supervisor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 async def serve_alone(settings: WorkerSettings, configuration: Config) -> int:
-    """One process that is worker and admin in one."""
+    """Serves clients and the admin port from this process."""
     worker = Worker(settings, configuration)
 
     async def ask() -> list[Snapshot]:
@@ -62,7 +62,7 @@ async def _answer(
     while await reader.read(1):
         writer.write(frame(worker.snapshot()))
         await writer.drain()
-    worker.ended.set()  # the supervisor is gone: nobody would count, restart or drain us
+    worker.ended.set()  # without a supervisor nobody would restart, drain or scrape this worker
 
 
 def _on_signals(worker: Worker) -> None:

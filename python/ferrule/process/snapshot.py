@@ -13,7 +13,7 @@ LENGTH_BYTES = 4
 
 
 class Snapshot(msgspec.Struct):
-    """What one worker tells of itself."""
+    """One worker's state and counts at one moment."""
 
     worker: WorkerView
     pools: list[PoolView]

@@ -1,8 +1,8 @@
-"""Several serving processes as one: starts them, restarts those that die, passes signals on, adds
-up what they count.
+"""Runs several workers as one instance: starts and restarts them, forwards signals, aggregates
+their metrics.
 
-Each worker has a socket to the supervisor, over which it answers for its snapshot; when that
-closes, one of the two has died.
+Each worker has a socket to the supervisor and sends a snapshot on request. When the socket closes,
+one of the two has died.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ ANSWER_TIMEOUT_S = 2.0
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 10.0
 STEADY_S = 30.0
-"""A worker that ran this long starts again at once when it dies."""
+"""A worker that ran this long is restarted without back-off."""
 EXTRA_GRACE_S = 5.0
 
 
-class _Child:
-    """One worker's place: its process, if it runs, and the socket to it."""
+class Child:
+    """One worker: its process, if it runs, and the socket to it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.process: asyncio.subprocess.Process | None = None
         self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self.asking = asyncio.Lock()
+        self.lock = asyncio.Lock()
         self.last: Snapshot | None = None
-        self._owed = 0
-        """Answers to come: those of earlier questions that nobody waited for come first."""
+        self._pending = 0
+        """Snapshots requested and not yet read; those of requests that timed out come first."""
         self._length: int | None = None
-        """Of the answer whose body is to come."""
+        """Of the frame being read."""
 
     def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.streams = reader, writer
-        self._owed, self._length = 0, None
+        self._pending, self._length = 0, None
 
     async def snapshot(self) -> Snapshot | None:
-        """None when the worker has never answered; of one that is late, what it last counted, as
-        not ready."""
+        """None if the worker has never answered. If it is late, its last snapshot, marked not
+        ready."""
         if self.streams is None:
             return None
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S), self.asking:
-                self.last = await self._ask(*self.streams)
+            async with asyncio.timeout(ANSWER_TIMEOUT_S), self.lock:
+                self.last = await self._request_snapshot(*self.streams)
                 return self.last
         except TimeoutError:
             return (
@@ -75,15 +75,17 @@ class _Child:
         except (OSError, asyncio.IncompleteReadError, msgspec.MsgspecError):
             return None
 
-    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Snapshot:
+    async def _request_snapshot(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Snapshot:
         writer.write(b"?")
-        self._owed += 1
+        self._pending += 1
         while True:
             if self._length is None:
                 self._length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
             answer = await reader.readexactly(self._length)
-            self._owed, self._length = self._owed - 1, None
-            if self._owed == 0:
+            self._pending, self._length = self._pending - 1, None
+            if self._pending == 0:
                 return decode(answer)
 
 
@@ -92,7 +94,7 @@ class Supervisor:
         self._settings = settings
         self._config = configuration
         self._log_level = log_level
-        self._children = [_Child(number) for number in range(configuration.workers)]
+        self._children = [Child(number) for number in range(configuration.workers)]
         self._admin = Admin(self._snapshots)
         self._ended = asyncio.Event()
         self._is_ending = False
@@ -114,9 +116,10 @@ class Supervisor:
             SharedStore.create(counts_file, self._config.workers)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop)
-            loop.add_signal_handler(signal.SIGHUP, self._pass_on, signal.SIGHUP)
+            loop.add_signal_handler(signal.SIGHUP, self._forward_signal, signal.SIGHUP)
             keepers = [
-                loop.create_task(self._keep(child, port, counts_file)) for child in self._children
+                loop.create_task(self._keep_running(child, port, counts_file))
+                for child in self._children
             ]
             log.info(
                 "listening on %s:%d with %d workers, admin on %s:%d",
@@ -126,14 +129,14 @@ class Supervisor:
                 *admin,
             )
             await self._ended.wait()
-            await self._end(keepers)
+            await self._shut_down(keepers)
 
-    async def _keep(self, child: _Child, port: int, counts_file: str) -> None:
-        """Keeps one worker running, with a growing pause when it dies young."""
+    async def _keep_running(self, child: Child, port: int, counts_file: str) -> None:
+        """Keeps one worker running, with exponential back-off while it dies early."""
         pause_s = BACKOFF_FIRST_S
         while not self._is_ending:
             began = monotonic()
-            ended = await self._run(child, port, counts_file)
+            ended = await self._run_once(child, port, counts_file)
             if self._is_ending:
                 return
             lived_s = monotonic() - began
@@ -147,19 +150,17 @@ class Supervisor:
             )
             await asyncio.sleep(pause_s)
 
-    async def _run(self, child: _Child, port: int, counts_file: str) -> str:
-        """One life of a worker; returns how it ended."""
+    async def _run_once(self, child: Child, port: int, counts_file: str) -> str:
+        """Runs a worker once; returns how it ended."""
         try:
             process = await self._start(child, port, counts_file)
-        except OSError as failure:  # no memory, no descriptor: there may be in a moment
+        except OSError as failure:  # out of memory or descriptors: may pass
             return f"could not be started ({failure})"
         status = await process.wait()
         self._retire(child, counts_file)
         return f"ended with status {status}"
 
-    async def _start(
-        self, child: _Child, port: int, counts_file: str
-    ) -> asyncio.subprocess.Process:
+    async def _start(self, child: Child, port: int, counts_file: str) -> asyncio.subprocess.Process:
         ours, theirs = socket.socketpair()
         worker_id = WorkerId(child.number, len(self._children))
         settings = msgspec.structs.replace(
@@ -173,8 +174,7 @@ class Supervisor:
             self._log_level,
             msgspec.json.encode(settings).decode(),
         ]
-        # A session of its own: Ctrl-C reaches the supervisor alone, which then ends the workers in
-        # order.
+        # In a session of its own, so that Ctrl-C reaches the supervisor alone.
         try:
             child.process = await asyncio.create_subprocess_exec(
                 *arguments, pass_fds=[theirs.fileno()], start_new_session=True
@@ -187,7 +187,7 @@ class Supervisor:
         child.connect(*await asyncio.open_connection(sock=ours))
         return child.process
 
-    def _retire(self, child: _Child, counts_file: str) -> None:
+    def _retire(self, child: Child, counts_file: str) -> None:
         if child.last is not None:
             self._admin.aggregate.retire(child.last.families)
             child.last = None
@@ -202,23 +202,23 @@ class Supervisor:
 
     def _stop(self) -> None:
         if self._ended.is_set():
-            self._pass_on(signal.SIGTERM)  # their second one, which ends them at once
+            self._forward_signal(signal.SIGTERM)  # the second signal makes them exit at once
         self._ended.set()
 
-    def _pass_on(self, number: signal.Signals) -> None:
+    def _forward_signal(self, number: signal.Signals) -> None:
         for child in self._children:
             if child.process is not None and child.process.returncode is None:
                 child.process.send_signal(number)
 
-    async def _end(self, keepers: list[asyncio.Task[None]]) -> None:
+    async def _shut_down(self, keepers: list[asyncio.Task[None]]) -> None:
         self._is_ending = True
-        self._pass_on(signal.SIGTERM)
+        self._forward_signal(signal.SIGTERM)
         running = [child.process.wait() for child in self._children if child.process is not None]
         try:
             async with asyncio.timeout(self._config.drain_grace_s + EXTRA_GRACE_S):
                 await asyncio.gather(*running)
         except TimeoutError:
-            self._pass_on(signal.SIGKILL)
+            self._forward_signal(signal.SIGKILL)
         for keeper in keepers:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)

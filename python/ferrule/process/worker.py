@@ -1,5 +1,4 @@
-"""One serving process: builds the parts from the configuration, runs them, replaces them on reload,
-and ends in good order."""
+"""One serving process: builds its state from the configuration, serves, reloads, drains."""
 
 from __future__ import annotations
 
@@ -39,14 +38,13 @@ log = logging.getLogger(__name__)
 
 SWEEP_S = 1.0
 QUIET_BEFORE_EXIT_S = 1.0
-"""After SIGTERM new connections are still answered for this long, since whoever sends them learns
-of it a moment later."""
+"""After SIGTERM new requests are still served for this long: load balancers notice with a delay."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class WorkerSettings(msgspec.Struct, frozen=True):
-    """How this process was started. `config_file` None: all is said by flags. `counts_file`: shared
-    by the workers of this machine."""
+    """How this process was started. `config_file` None: flags alone. `counts_file`: in-memory
+    limits, shared by the workers of this machine."""
 
     flags: Flags
     config_file: str | None = None
@@ -56,7 +54,7 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     """The client port, where the supervisor has chosen one."""
 
     def read(self) -> Config:
-        """Raises ConfigError, also for what cannot be had where this process runs."""
+        """Raises ConfigError, also for a discovery that does not work where this process runs."""
         read = (
             config.load(self.config_file, flags=self.flags)
             if self.config_file

@@ -1,8 +1,8 @@
-"""What a backend is to the router: its address, its name, and the counts that a choice looks at.
+"""A backend as routing sees it: address, name, and the counts that selection compares.
 
-The name is what metrics, headers and hashing know; it comes from the address alone, so that every
-worker and replica, and every reload, finds the same one. Credentials in the address take no part in
-it and are never shown.
+The name stands in metrics, headers and hashes. It is derived from the address alone, so that it is
+the same in every worker and replica, and after every reload. Credentials in the address are left
+out and never shown.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ NAME_DIGITS = 6
 
 
 class BackendSpec(msgspec.Struct, frozen=True):
-    """A backend as the configuration or a discovery tells it. `weight` is its share of sessions,
-    relative to the others."""
+    """A backend as configured or discovered. `weight`: its share of sessions, relative to the
+    others."""
 
     url: str
     weight: float = 1.0
 
 
 class Backend(msgspec.Struct, eq=False):
-    """A member of a pool. `inflight` counts requests, `sessions` those whose last request went
-    here; both of this worker."""
+    """A member of a pool. `inflight`: requests; `sessions`: those whose last request went here.
+    Both count this worker's own."""
 
     name: str
     url: str
@@ -37,9 +37,9 @@ class Backend(msgspec.Struct, eq=False):
     inflight: int = 0
     sessions: int = 0
     is_draining: bool = False
-    """Removed from the pool; runs its last requests to their end and takes no new one."""
+    """Removed from the pool: finishes its requests and takes no new one."""
     is_usable: bool = True
-    """What the pool last found: not draining, and health lets a request through."""
+    """Not draining, and its health lets a request through; as of the last review."""
 
 
 def name_of(pool: str, url: str, taken: Container[str]) -> str:

@@ -1,9 +1,8 @@
-"""One pool: its members, who of them may be used now, and the story of each request on them: choose
-→ start → answer → end.
+"""Balances the requests of one pool over its backends: choose → start → record_success → end.
 
-Decides and returns; the proxy does what it says. `now` is in seconds of any clock that never goes
-back. Every number is this worker's own: with several workers, `workers` divides the bounds, and
-each worker learns of a dead backend by itself.
+Decides and returns; does no I/O. `now`: seconds of any monotonic clock. Every count is this
+worker's own: with several workers the bounds are divided by `workers`, and each worker detects a
+dead backend by itself.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ class BalancerSettings(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, eq=False):
-    """One request on one backend, from `Pool.start` to `Pool.end`."""
+    """One request on one backend, from `Balancer.start` to `Balancer.end`."""
 
     backend: Backend
     session: Session | None
     generation: int
     is_trial: bool
     is_retry: bool
-    """Counts against the budget; until its first event."""
+    """Counts against the retry budget until its first event."""
     is_over: bool = False
 
 
@@ -72,7 +71,7 @@ class BalancerStatus(msgspec.Struct, frozen=True):
 
 
 class Balancer:
-    """The backends that serve the same models."""
+    """The members of one pool, their sessions and their health."""
 
     def __init__(self, name: str, settings: BalancerSettings) -> None:
         self.name = name
@@ -89,7 +88,7 @@ class Balancer:
         self._review_at = -math.inf
 
     def change(self, settings: BalancerSettings) -> None:
-        """Other bounds and rules from now on; members, health and sessions stay."""
+        """Applies other bounds and rules; members, health and sessions stay."""
         self._policy = _policy(settings)
         self._limits = _limits(settings)
         self._budget.per_request = settings.retries
@@ -100,17 +99,17 @@ class Balancer:
 
     @property
     def backends(self) -> Sequence[Backend]:
-        """All members; those being drained last."""
+        """All members, draining ones last."""
         return [*self._members, *self._leaving]
 
     def update(self, specs: Iterable[BackendSpec], now: float) -> None:
-        """The members are now these. New ones join, those that are missing drain, and whoever stays
-        keeps health and sessions."""
+        """Replaces the members. New ones join, missing ones drain, the others keep health and
+        sessions."""
         wanted = {spec.url.rstrip("/"): spec for spec in specs}
         known = {b.url: b for b in self._members}
         self._leaving += [b for b in self._members if b.url not in wanted]
         for backend in self._leaving:
-            # Sessions may still be there, so it must refuse even after it has been dropped.
+            # Sessions may still refer to it, so it stays unusable even after it has been dropped.
             backend.is_draining, backend.is_usable = True, False
         taken = {b.name for b in self.backends}
         self._members = []
@@ -130,8 +129,7 @@ class Balancer:
         return Backend(name, url, 1.0, Health(name, self._policy))
 
     def _revived(self, url: str) -> Backend | None:
-        """A backend that comes back while it drains keeps its requests, but its health is found out
-        afresh."""
+        """A backend that returns while it drains keeps its requests; its health starts over."""
         for backend in self._leaving:
             if backend.url == url:
                 self._leaving.remove(backend)
@@ -146,11 +144,11 @@ class Balancer:
     def _order(self, key: bytes) -> list[Backend]:
         return [self._members[i] for i in rank(key, [(b.name, b.weight) for b in self._members])]
 
-    # The story of a request
+    # One request
 
     def choose(self, key: bytes | None, tried: Set[str], now: float) -> Choice | None:
         """The backend for the session `key` (None: no session), leaving out the names in `tried`.
-        None: nobody has room now."""
+        None: no usable backend has room."""
         if now >= self._review_at:
             self._review(now)
         if not self._members:
@@ -161,7 +159,7 @@ class Balancer:
         return selection.by_session(session.order, session.place(now), tried, self._limits)
 
     def start(self, choice: Choice, key: bytes | None, now: float) -> Attempt:
-        """The request goes out. What is returned must be given to `end`, once, on every way out."""
+        """Counts a request that goes out. Pass the attempt to `end`, once, however it ends."""
         backend = choice.backend
         session = None
         if key is not None:
@@ -179,14 +177,14 @@ class Balancer:
         return Attempt(backend, session, backend.health.generation, is_trial, choice.is_retry)
 
     def record_success(self, attempt: Attempt) -> None:
-        """The backend's first event, or its whole answer, has come. From then on a retry is a
-        request like any other."""
+        """The first event, or a whole response, has come. A retry no longer counts against the
+        budget."""
         self._end_retry(attempt)
         if attempt.backend.health.succeed(attempt.generation):
             self._review_at = -math.inf
 
     def end(self, attempt: Attempt, verdict: Verdict, now: float) -> None:
-        """The request is over. A second call does nothing."""
+        """Ends an attempt. A second call does nothing."""
         if attempt.is_over:
             return
         attempt.is_over = True
@@ -205,20 +203,20 @@ class Balancer:
             self._drop_drained()
 
     def may_retry(self, retries_made: int, verdict: Verdict) -> bool:
-        """Is another try within `retries` and within the pool's budget? Ask after `end` and before
-        `choose`.
+        """Whether another attempt is within `retries` and the pool's retry budget. Call between
+        `end` and `choose`.
 
-        The budget keeps work from being multiplied. A backend that could not be reached, or refused
-        because it drains, has done none; and it fails for many requests in one moment, all of which
-        must find another.
+        The budget keeps retries from multiplying work. A backend that could not be reached, or that
+        refused because it drains, has done no work; and it fails for many requests at once, all of
+        which need another one. So those count against `retries` alone.
         """
         if verdict in _NO_WORK_DONE:
             return self._budget.is_within(retries_made)
         return self._budget.allows(retries_made, self.inflight + 1)
 
     def has_untried(self, tried: Set[str], now: float) -> bool:
-        """Is a healthy backend left outside `tried`, with room or without? False: waiting for one
-        is in vain."""
+        """Whether a usable backend is left outside `tried`, with room or without. If not, waiting
+        is useless."""
         self._review(now)
         return any(b.is_usable and b.name not in tried for b in self._members)
 
@@ -240,18 +238,18 @@ class Balancer:
     # Health
 
     def due_probes(self, now: float) -> list[Backend]:
-        """Members to be probed now. Each is counted as asked: its answer goes to `probed`."""
+        """Members to be probed now; their next probe is scheduled. Results go to `record_probe`."""
         return [b for b in self._members if b.health.start_probe(now)]
 
     def record_probe(
         self, backend: Backend, result: ProbeStatus, now: float, retry_after_s: float = 0.0
     ) -> None:
-        """A probe's answer. `retry_after_s`: what a busy backend (429) asked for."""
+        """Records a probe's result. `retry_after_s`: from a busy backend (429)."""
         backend.health.end_probe(result, now, retry_after_s)
         self._review(now)
 
     def is_ready(self, now: float) -> bool:
-        """Is there a backend that can be used, and has shown it by a probe?"""
+        """Whether a backend is usable and has passed a probe."""
         self._review(now)
         return any(b.is_usable and b.health.is_up for b in self._members)
 
@@ -270,7 +268,7 @@ class Balancer:
         return others + 1 <= len(self._members) // 2
 
     def _ejected(self) -> list[Backend]:
-        """Those out by passive signs alone."""
+        """Members that only their breaker keeps out."""
         return [
             b
             for b in self._members
@@ -283,7 +281,7 @@ class Balancer:
             backend.health.readmit()
 
     def _review(self, now: float) -> None:
-        """Find anew who is usable; the next time that time alone can change that is noted."""
+        """Updates which members are usable, and when that can next change by time alone."""
         for backend in self._members:
             backend.is_usable = backend.health.is_usable(now)
         self._review_at = min(
@@ -291,7 +289,7 @@ class Balancer:
             default=math.inf,
         )
 
-    # What others see
+    # For /status
 
     def status(self, now: float) -> BalancerStatus:
         self._review(now)

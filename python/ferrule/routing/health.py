@@ -1,10 +1,9 @@
-"""Whether one backend can be given a request: what probes say, and what requests themselves have
-shown.
+"""Whether one backend may get a request, by its probes and by its requests.
 
-Two machines side by side. Probes (active): `fall` failures in a row take a backend out, `rise`
-successes bring it back. The breaker (passive): closed → open on connect errors and 5xx before the
-first event → half-open after a back-off, where a single request is let through → closed by its
-first event. Clocks come from outside; nothing here knows a socket.
+Two state machines side by side. Probes (active): `fall` failures in a row take a backend out,
+`rise` successes bring it back. The breaker (passive): closed → open on connect errors and 5xx
+before the first event → half-open after a back-off, where a single request is let through → closed
+by its first event. Time is an argument; no I/O.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MAX_BUSY_S = 3600.0
 
 
 class Verdict(StrEnum):
-    """How a request on a backend ended, as far as the backend's health is concerned."""
+    """What the end of an attempt says about the backend's health."""
 
     OK = "ok"
     CLIENT_GONE = "client_gone"
@@ -72,19 +71,18 @@ class BreakerState(StrEnum):
 
 
 class Health:
-    """The health of one backend. The pool decides whether an ejection that is due may happen (at
-    most half of a pool)."""
+    """The health of one backend. The balancer decides whether a due ejection happens (at most half
+    of a pool)."""
 
     def __init__(self, name: str, policy: HealthPolicy) -> None:
         self._name = name
         self.policy = policy
         self.is_up: bool | None = None
-        """What probes say; None until the first one. A backend that was not probed yet may be
-        tried."""
+        """By probes; None before the first one. A backend not probed yet may be tried."""
         self.breaker = BreakerState.CLOSED
         self.generation = 0
-        """Grows whenever the breaker opens or closes: a request of an older generation says nothing
-        about this one."""
+        """Incremented when the breaker opens or closes: results of requests from an older
+        generation are ignored."""
         self.reopens_at = math.inf
         self.next_probe_at = -math.inf
         self._quiet_until = -math.inf
@@ -96,7 +94,7 @@ class Health:
         self._has_trial = False
 
     def is_usable(self, now: float) -> bool:
-        """May a request go here now?"""
+        """Whether a request may go here now."""
         if self.is_up is False or self._has_trial:
             return False
         return self.breaker is BreakerState.CLOSED or now >= self.reopens_at
@@ -104,8 +102,8 @@ class Health:
     # Active: probes
 
     def start_probe(self, now: float) -> bool:
-        """Is a probe due? If so, the next one is scheduled: after `interval_s`, less up to a fifth,
-        so that workers part."""
+        """Whether a probe is due; if so, schedules the next one after `interval_s`, less up to a
+        fifth, so that workers do not probe in step."""
         if now < self.next_probe_at:
             return False
         self._probes += 1
@@ -113,7 +111,7 @@ class Health:
         return True
 
     def end_probe(self, probed: ProbeStatus, now: float, retry_after_s: float = 0.0) -> None:
-        """A probe has its answer. `BUSY` (429) is alive, and is not asked again for
+        """Records a probe. `BUSY` (429) is alive, and is not probed again for
         `retry_after_s`."""
         if probed is ProbeStatus.BUSY:
             self._quiet_until = now + min(retry_after_s, MAX_BUSY_S)
@@ -132,7 +130,7 @@ class Health:
     def _rise(self, now: float) -> None:
         risen = self._streak >= self.policy.rise
         if self.is_up is False and risen:
-            # Seen down and up again: whatever was wrong before is the history of another process.
+            # Down and up again: it was restarted, so earlier failures mean nothing.
             self._close()
         elif risen and self._cause is Verdict.CONNECT_ERROR:
             self._close()
@@ -142,7 +140,7 @@ class Health:
             self._probe_soon(now)
 
     def _probe_soon(self, now: float) -> None:
-        # While undecided, so that both ways take less than two intervals.
+        # Probe sooner while undecided, so that going down or up takes less than two intervals.
         self.next_probe_at = max(
             self._quiet_until, min(self.next_probe_at, now + self.policy.interval_s / 4)
         )
@@ -153,7 +151,7 @@ class Health:
     # Passive: the breaker
 
     def start_request(self, now: float) -> bool:
-        """A request goes out. True: it is the single trial of a half-open breaker."""
+        """Counts a request that goes out. True: it is the single trial of a half-open breaker."""
         if self.breaker is BreakerState.CLOSED or self._has_trial or now < self.reopens_at:
             return False
         self.breaker = BreakerState.HALF_OPEN
@@ -199,16 +197,16 @@ class Health:
         self._probe_soon(now)
 
     def end_trial(self) -> None:
-        """The trial ended without a word on health (its client left, a 4xx): the next request is
-        the trial."""
+        """The trial said nothing about health (its client left, a 4xx): the next request is the
+        trial."""
         self._has_trial = False
 
     def readmit(self) -> None:
-        """Close the breaker because the pool cannot spare this backend any longer."""
+        """Closes the breaker: more than half of the pool would be ejected."""
         self._close()
 
     def start_over(self) -> None:
-        """Another process has the address now: nothing known about the last one holds."""
+        """Forgets everything: another process has the address now."""
         self.generation += 1
         self._close()
         self.is_up = None

@@ -1,5 +1,5 @@
-"""How many retries a pool may have under way: a share of its active requests, so that trouble is
-not multiplied by retrying."""
+"""Limits a pool's concurrent retries to a share of its active requests, so that retries do not
+multiply an outage."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ MIN_RETRIES = 3
 
 
 class RetryBudget:
-    """`per_request`: tries after the first one that a request may have."""
+    """`per_request`: attempts after the first one."""
 
     def __init__(self, per_request: int) -> None:
         self.per_request = per_request
         self.active = 0
 
     def allows(self, retries_made: int, active_requests: int) -> bool:
-        """May a request that was retried `retries_made` times be tried once more?"""
+        """Whether a request that was retried `retries_made` times may be retried again."""
         return self.is_within(retries_made) and self.active < max(
             MIN_RETRIES, RETRY_SHARE * active_requests
         )

@@ -1,9 +1,9 @@
-"""Which backend a request goes to, given the order its session prefers and how loaded everybody is.
+"""Selects a backend from the session's preference order and the backends' load.
 
-A session stays where it is, because its prefix cache is there, until that place is past `max(slots,
-1.25 × mean)` requests in flight; then it takes the next in its own order that is not. The floor of
-`slots` matters: the mean alone moves a quarter of all turns. Knows nothing of health beyond
-`is_usable`, and nothing of time.
+A session stays where its prefix cache is until that backend is past `max(slots, 1.25 × mean)`
+requests in flight; then it takes the next in its order that is not. The floor of
+`slots` matters: the mean alone moves a quarter of all turns. Of health it reads only
+`is_usable`; time plays no part.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ AFFINITY: dict[Branch, str] = {
 
 
 class LoadBounds(msgspec.Struct, frozen=True):
-    """`slots`: requests a backend runs at once, below which nobody moves; `max_inflight`: none
-    beyond it, ever."""
+    """`slots`: requests a backend runs at once, up to which no session moves; `max_inflight`: the
+    hard limit."""
 
     slots: int
     max_inflight: int
@@ -49,8 +49,8 @@ class Choice(msgspec.Struct, frozen=True):
 def by_session(
     order: Sequence[Backend], place: Backend, tried: Set[str], limits: LoadBounds
 ) -> Choice | None:
-    """`order`: all members, best first; `place`: where the session is. None: nobody usable and
-    untried has room."""
+    """`order`: all members, best first; `place`: where the session is. None: no usable, untried
+    backend has room."""
     home = order[0]
     if (
         place.is_usable

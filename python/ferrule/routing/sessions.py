@@ -1,8 +1,7 @@
-"""Where each session is: the order in which it prefers the backends, and the place it went to when
-home had no room.
+"""Sessions: the order in which each prefers the backends, and where it is.
 
-A table of bounded size. Losing an entry is harmless: the session is found at home again, as in
-every other replica.
+The table is bounded. Losing an entry is harmless: the session goes to its home again, as in every
+other replica.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from ferrule.routing.backend import Backend
 
 MAX_SESSIONS = 100_000
 AWAY_IDLE_S = 60.0
-"""A session that spilled goes home after this long without a request: longer than an agent's pauses
-between turns."""
+"""A session that spilled returns home after this long without a request, which is longer than an
+agent pauses between turns."""
 FORGET_IDLE_S = 900.0
-"""Then it is not counted as a session any more."""
+"""After this long without a request a session is forgotten."""
 
 
 class Session(msgspec.Struct, eq=False):
@@ -34,8 +33,8 @@ class Session(msgspec.Struct, eq=False):
     is_away: bool = False
 
     def place(self, now: float) -> Backend:
-        """Where the next request belongs, were there no load: home, or where it went and still
-        is."""
+        """Where the next request goes if load does not matter: home, or where the session is
+        away."""
         if (
             self.is_away
             and self.at is not None
@@ -58,7 +57,7 @@ class Session(msgspec.Struct, eq=False):
 
 
 class SessionTable:
-    """Sessions by key, the longest unused first."""
+    """Sessions by key, least recently used first."""
 
     def __init__(self, limit: int = MAX_SESSIONS) -> None:
         self._limit = limit
@@ -93,7 +92,6 @@ class SessionTable:
                 self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        # One that has requests in flight keeps its own record through them; only the way to find it
-        # is lost.
+        # Requests in flight keep their session object; only the lookup is lost.
         _, session = self._by_key.popitem(last=False)
         session.leave()

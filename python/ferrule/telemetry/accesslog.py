@@ -1,5 +1,5 @@
-"""One line per request, once it is settled: JSON for machines, a short line for people on a
-terminal. No prompt, no key, ever."""
+"""One line per request, after it is settled: JSON, or a short line on a terminal. Never a prompt or
+a key."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AccessLog:
             self._out.write(text)
             self._out.flush()
         except (OSError, ValueError):
-            pass  # nobody reads the log any more, which is no reason to stop serving
+            pass  # the reader of the log is gone; keep serving
 
 
 def _for_machines(records: Iterable[RequestRecord]) -> str:

@@ -1,9 +1,8 @@
-"""What is counted, under the names people's dashboards use; and how the counts of several workers
-become one page.
+"""Metrics of one worker, and their aggregation over workers into one page.
 
-A series is a dict entry, so that counting costs a dict access and a vanished backend takes its
-series along. The text format is prometheus_client's. Histograms are Rust's, because the connection
-fills some of them without Python.
+A series is a dict entry, so that counting costs a dict access and a removed backend's series can be
+dropped. The text format is prometheus_client's. Histograms live in Rust, which fills some of them
+per token.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Sample(msgspec.Struct, array_like=True):
 
 
 class Family(msgspec.Struct, array_like=True):
-    """All series of one name, as one worker tells them to the supervisor."""
+    """All series of one name, as a worker sends them to the supervisor."""
 
     name: str
     kind: Kind
@@ -89,7 +88,7 @@ class Counter:
         self.series[labels] = self.series.get(labels, 0.0) + by
 
     def drop(self, matches: Callable[[Labels], bool]) -> None:
-        """Forgets the series of something that is gone."""
+        """Drops the series of something that is gone."""
         for labels in [known for known in self.series if matches(known)]:
             del self.series[labels]
 
@@ -121,7 +120,7 @@ class Histogram:
             self.buckets()
 
     def buckets(self, *labels: str) -> Buckets:
-        """The buckets of one series; the connection is given these to fill by itself."""
+        """The buckets of one series, for Rust to fill."""
         found = self.series.get(labels)
         if found is None:
             found = self.series[labels] = Buckets(self.edges_s)
@@ -237,13 +236,13 @@ class Metrics:
 
 
 class Aggregate:
-    """The families of all workers as one; what a worker that died had counted stays."""
+    """Aggregates the families of all workers, including those of workers that died."""
 
     def __init__(self) -> None:
         self._retired: list[list[Family]] = []
 
     def retire(self, families: list[Family]) -> None:
-        """Keeps the counts of a worker that is gone; its gauges are gone with it."""
+        """Keeps the counters of a worker that died; its gauges are dropped."""
         counters = [
             msgspec.structs.replace(family, samples=[]) if family.kind == "gauge" else family
             for family in families

@@ -1,8 +1,6 @@
-"""Requests that are over, counted and logged a batch at a time: done one by one between other work
-it would cost three times as much.
+"""Counts and logs finished requests in batches: one by one would cost three times as much.
 
-Nothing waits longer than a moment, and whoever looks at the counts has the recorder brought up to
-date first.
+A batch waits for 20 ms at most; `post` is called before anybody reads the counts.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class RequestRecorder:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, record: RequestRecord) -> None:
-        """Takes a record that no longer changes."""
+        """Adds a record that no longer changes."""
         self._open.append(record)
         if len(self._open) >= BATCH:
             self.post()
@@ -39,7 +37,7 @@ class RequestRecorder:
             self._timer = asyncio.get_running_loop().call_later(POST_AFTER_S, self.post)
 
     def post(self) -> None:
-        """Brings counts and log up to date."""
+        """Counts and logs what has been added."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -101,6 +99,6 @@ class RequestRecorder:
 
 
 def _overhead_s(record: RequestRecord) -> float:
-    """What the proxy itself took until the request went out: nothing of the waits for a place and
-    for a connection."""
+    """The proxy's own time until the request went out, without waiting for a slot or a
+    connection."""
     return max(0.0, record.sent_at - record.received_at - record.queued_s - record.connected_s)

@@ -1,4 +1,4 @@
-"""What one request came to: the source of its log line and of its counts."""
+"""The record of one request, from which its log line and its counts are made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ferrule._core import Outcome
 from ferrule.routing.selection import Choice
 
 OTHER = "other"
-"""The label of what clients named and nobody knows: labels are bounded."""
+"""The label for names that clients made up: labels are bounded."""
 
 
 class RequestRecord:
@@ -73,8 +73,8 @@ class RequestRecord:
         self.has_outcome = self.has_usage = True
 
     def tokens(self, estimated_input: int) -> int:
-        """Input plus output, as a key's limit counts them. What was cut short had no usage: its
-        input is the estimate, its output what came."""
+        """Input plus output, as a key's limit counts them. A response that was cut has no usage:
+        its input is the estimate, its output the deltas that came."""
         if self.has_usage or not self.output_tokens:
             return self.input_tokens + self.cache_read_tokens + self.output_tokens
         return estimated_input + self.output_tokens

@@ -1,5 +1,4 @@
-"""What `/status` shows: the workers' views as one. Backends are the same for all workers, so their
-counts are added up."""
+"""The content of `/status`: the workers' views merged. Counts of the same backend are added up."""
 
 from __future__ import annotations
 
@@ -102,7 +101,7 @@ def totals(
     families: Sequence[Family],
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float], dict[str, Latency]]:
     """(counters, routing by branch, stream ends by reason, latencies) out of the metrics, summed
-    over the labels nobody asks for here."""
+    over all other labels."""
     by_name = {family.name: family for family in families}
 
     def total(name: str, **wanted: str) -> float:

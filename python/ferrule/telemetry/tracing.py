@@ -2,7 +2,7 @@
 the backend.
 
 Decided once at start: without OTEL_* settings or without the extra `ferrule[otel]` there is no
-tracing, and all that is left is that a client's own context is passed on unchanged. No text of a
+tracing, and a client's own context is passed on unchanged. No text of a
 prompt, no key and no address enters a span.
 """
 
@@ -91,15 +91,15 @@ class Tracing:
         span.end(_nanoseconds(record.at + record.ended_at - record.received_at))
 
     async def close(self) -> None:
-        """Sends what is left, for a moment: a collector that is gone must not hold up the end."""
+        """Sends remaining spans, for at most `LAST_EXPORT_S`: a dead collector must not delay the
+        exit."""
         sending = Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
         await asyncio.to_thread(sending.join, LAST_EXPORT_S)
 
 
 def open_tracing(environ: Mapping[str, str]) -> Tracing | None:
-    """None: off. Where to and how is said by OpenTelemetry's own variables; spans go out as OTLP
-    over HTTP."""
+    """None: off. Configured by OpenTelemetry's own variables; spans go out as OTLP over HTTP."""
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not any(
         environ.get(name) for name in ENDPOINTS
     ):
@@ -130,7 +130,7 @@ def open_tracing(environ: Mapping[str, str]) -> Tracing | None:
 
 
 def attributes(record: RequestRecord) -> dict[str, AttributeValue]:
-    """What a request came to. Input tokens include those read from a cache, as the conventions have
+    """A span's attributes. Input tokens include those read from a cache, as the conventions have
     it."""
     found: dict[str, AttributeValue | None] = {
         "gen_ai.operation.name": _OPERATIONS.get(record.route),

@@ -1,5 +1,5 @@
-"""Where the counts of a key live: one process, the workers of one machine, or every replica. Same
-answers from each."""
+"""Stores for the counters of limits: one process, the workers of one machine, or all replicas.
+Each gives the same answers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from ferrule.admission.stores.bucket import Decision
 
 
 class StoreUnavailable(Exception):
-    """The counts could not be asked in time; what then is allowed is a setting, not the store's
-    business."""
+    """The store did not answer in time. What is then allowed is a setting."""
 
 
 class Store(Protocol):

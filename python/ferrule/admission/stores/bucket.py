@@ -1,4 +1,4 @@
-"""The arithmetic of a key's limits. Pure: counters and the time go in, a decision comes out.
+"""Token buckets of a key. Pure: counters and time in, a decision out.
 
 A bucket holds one minute's worth and refills continuously. It is kept as one number, the time at
 which it is full again (GCRA): what is missing now is that time's distance. A settlement may push it
@@ -17,13 +17,13 @@ MINUTE_S = 60.0
 SLACK_S = 1e-6
 """Rounding of sums such as 3 × 60/3; far below any limit's spacing."""
 CONCURRENCY_WAIT_S = 1.0
-"""When a slot comes free is not known; a second is soon enough to ask again."""
+"""When a slot becomes free is unknown; retry after a second."""
 
 Gate = Literal["requests", "tokens", "concurrency"]
 
 
 class Counters:
-    """What is known of one tenant. Times in seconds on the store's clock."""
+    """The counters of one tenant. Times in seconds on the store's clock."""
 
     __slots__ = ("inflight", "requests_full_at", "tokens_full_at")
 

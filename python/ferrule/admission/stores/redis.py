@@ -1,5 +1,5 @@
-"""Counts of all replicas, in Redis. One ordered stream of commands per process, so that what was
-given back is free for the next.
+"""Counters shared by all replicas, in Redis. One ordered stream of commands per process, so that a
+released slot is free for the next request.
 
 Slots are leases: renewed while their request runs, so those of a replica that died lapse by
 themselves. An answer that takes too long switches the store off; only a probe in the background
@@ -70,7 +70,7 @@ class RedisStore:
         self._writer: asyncio.Task[None] | None = None
 
     async def take(self, tenant: Tenant, tokens: int, now: float) -> Decision:
-        """`now` is not asked: the server's clock counts."""
+        """`now` is ignored: Redis' clock counts."""
         self._ensure_writer()
         if self._is_down:
             raise StoreUnavailable("waiting for it to come back")
@@ -87,7 +87,7 @@ class RedisStore:
         try:
             return await answer
         except asyncio.CancelledError:
-            if ticket in self._held:  # the answer came in the very moment in which the caller left
+            if ticket in self._held:  # the reply came as the caller left
                 self.give_back(tenant, ticket, -tokens, now)
             raise
 
@@ -179,7 +179,7 @@ class RedisStore:
             self._sha = await self._client.script_load(SCRIPT)
         results = await self._pipelined(batch)
         if any(isinstance(result, NoScriptError) for result in results):
-            # The server was restarted: it knows the script no more, so it ran none of the batch
+            # Redis was restarted and has lost the script, so none of the batch ran
             self._sha = await self._client.script_load(SCRIPT)
             results = await self._pipelined(batch)
         for result in results:
@@ -200,7 +200,7 @@ class RedisStore:
         refused_by, wait_s, requests_debt_s, tokens_debt_s = result
         is_taken = not refused_by
         if command.answer.done():
-            # The caller is gone; what it took must not stay taken
+            # the caller is gone: release what it took
             if is_taken:
                 self._send(self._release(command.tenant, command.ticket))
             return
@@ -213,11 +213,11 @@ class RedisStore:
             )
         )
 
-    # Away and back
+    # Outages
 
     def _lose(self, batch: list[_Command], reason: str) -> None:
-        """Nothing is known of the batch: whoever waits is told, and every ticket in it is released
-        once the server is back."""
+        """The fate of the batch is unknown: waiters get an error, and its tickets are released once
+        Redis is back."""
         self._is_down = True
         waiting = batch + self._outbox
         for command in waiting:
