@@ -44,6 +44,7 @@ OTHER_KINDS = ("clients", "doubles", "e2e", "engines", "k8s", "resilience")
 
 CORE_WITHOUT_TEST = {
     "chunk/error.rs": "chunk/tests.rs",
+    "chunk/json.rs": "chunk/tests.rs",
     "chunk/parse.rs": "chunk/tests.rs",
     "chunk/scan.rs": "chunk/tests.rs",
     "response_reader.rs": "tests/agreement.rs and the fuzz target response_reader",

@@ -293,4 +293,17 @@ mod tests {
         assert!(out.ends_with("\n\n") && out.contains("\"error\""), "{out}");
         assert!(passthrough.outcome().fault.is_some());
     }
+
+    #[test]
+    fn a_usage_of_no_tokens_is_held_back_until_the_first_event() {
+        let usage = "data: {\"id\":\"c\",\"model\":\"theirs\",\"choices\":[],\"usage\":\
+            {\"prompt_tokens\":7,\"completion_tokens\":0}}\n\n";
+        let mut passthrough =
+            ChatPassthrough::new(ChatOptions { model_json: "\"mine\"".into(), hide_usage: false });
+        let mut out = Vec::new();
+        passthrough.feed(usage.as_bytes(), &mut out);
+        assert!(out.is_empty() && !passthrough.has_started());
+        passthrough.feed(TEXT.as_bytes(), &mut out);
+        assert!(out.starts_with(b"data: {\"id\":\"c\",\"model\":\"mine\",\"choices\":[],"));
+    }
 }

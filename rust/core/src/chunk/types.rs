@@ -112,3 +112,26 @@ impl<'a> Choice<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_event() {
+        let usage = |completion_tokens| {
+            Some(Usage { prompt_tokens: 7, completion_tokens, ..Usage::default() })
+        };
+        for (chunk, is_event) in [
+            (Chunk::default(), false),
+            (Chunk { usage: usage(0), ..Chunk::default() }, false),
+            (Chunk { usage: usage(1), ..Chunk::default() }, true),
+            (Chunk { content: "a", ..Chunk::default() }, true),
+            (Chunk { reasoning: "a", ..Chunk::default() }, true),
+            (Chunk { finish: "stop", ..Chunk::default() }, true),
+            (Chunk { tool_calls: vec![ToolDelta::default()], ..Chunk::default() }, true),
+        ] {
+            assert_eq!(chunk.is_event(), is_event, "{chunk:?}");
+        }
+    }
+}
