@@ -75,11 +75,11 @@ def test_knobs_are_the_dialects_with_the_models_own() -> None:
 
 
 def test_the_engine_is_what_the_pool_says_or_what_was_found() -> None:
-    told = {"p": DiscoveredModels(LLAMACPP, (), True)}
-    assert found(Catalog(config_of("http://127.0.0.1:9"), told), "m").policy.engine is VLLM
+    received = {"p": DiscoveredModels(LLAMACPP, (), True)}
+    assert found(Catalog(config_of("http://127.0.0.1:9"), received), "m").policy.engine is VLLM
     assert (
         found(
-            Catalog(config_of("http://127.0.0.1:9", pool={"engine": "auto"}), told), "m"
+            Catalog(config_of("http://127.0.0.1:9", pool={"engine": "auto"}), received), "m"
         ).policy.engine
         is LLAMACPP
     )

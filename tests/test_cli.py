@@ -48,8 +48,8 @@ def test_problems_are_printed_with_their_place(
     file = tmp_path / "f.yaml"
     file.write_text("listne: 1\n")
     assert main([command, "--config", str(file)]) == 1
-    told = capsys.readouterr().err
-    assert f"{file}: listne" in told
+    received = capsys.readouterr().err
+    assert f"{file}: listne" in received
     assert main([command, "--config", str(tmp_path / "absent.yaml")]) == 1
     assert "absent.yaml" in capsys.readouterr().err
 
@@ -162,10 +162,10 @@ def test_sim_and_demo_have_their_own_options(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_new_key_and_its_entry(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "new", "team-a"]) == 0
-    told = capsys.readouterr().out
-    key = told.split("\n", 1)[0]
-    assert told.count(key) == 1
-    entry = yaml.safe_load(told[told.index("keys:") :])["keys"][0]
+    received = capsys.readouterr().out
+    key = received.split("\n", 1)[0]
+    assert received.count(key) == 1
+    entry = yaml.safe_load(received[received.index("keys:") :])["keys"][0]
     assert (entry["name"], len(entry["sha256"])) == ("team-a", 64)
     assert main(["keys", "new", "bad\nname"]) == 2
     assert "bad\\nname" in capsys.readouterr().err

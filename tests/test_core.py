@@ -44,8 +44,10 @@ HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 def test_a_stream_becomes_events() -> None:
     translator = Translator(OPTIONS)
-    told = translator.feed(CHUNK + FINISH + DONE) + translator.finish()
-    assert [line.split(b": ")[1] for line in told.split(b"\n") if line.startswith(b"event")] == [
+    received = translator.feed(CHUNK + FINISH + DONE) + translator.finish()
+    assert [
+        line.split(b": ")[1] for line in received.split(b"\n") if line.startswith(b"event")
+    ] == [
         b"message_start",
         b"content_block_start",
         b"content_block_delta",
@@ -95,7 +97,7 @@ def test_ends_are_values_of_one_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "told"),
+    ("status", "body", "received"),
     [
         (
             400,
@@ -112,8 +114,8 @@ def test_ends_are_values_of_one_type() -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, int) else "",
 )
-def test_backend_errors(status: int, body: object, told: tuple[int, str, str, bool]) -> None:
-    assert backend_error(status, json.dumps(body).encode()) == told
+def test_backend_errors(status: int, body: object, received: tuple[int, str, str, bool]) -> None:
+    assert backend_error(status, json.dumps(body).encode()) == received
 
 
 def test_a_histogram_counts_per_bucket() -> None:
@@ -215,9 +217,9 @@ async def test_a_reply_goes_through_and_the_connection_is_kept(wire: Wire) -> No
         body = CHUNK + FINISH + DONE
         wire.backend.write(SSE % len(body) + body)
         await waiter
-        told = await wire.told_until(b"0\r\n\r\n")
-        assert told.startswith(HEAD)
-        assert b'"text":"hi"' in told
+        received = await wire.told_until(b"0\r\n\r\n")
+        assert received.startswith(HEAD)
+        assert b'"text":"hi"' in received
         assert (stream.end, stream.status, stream.is_committed, stream.has_started) == (
             ResponseEnd.COMPLETE,
             200,
@@ -346,9 +348,9 @@ async def test_the_budget_ends_it_and_a_second_answer_goes_on(wire: Wire, rest: 
     body = CHUNK + FINISH + DONE
     second.backend.write(SSE % len(body) + body)
     await waiter
-    told = await wire.told_until(b"0\r\n\r\n")
-    assert told.count(b"event: message_start") == 1
-    assert told.index(b"thinking_delta") < told.index(b"text_delta")
+    received = await wire.told_until(b"0\r\n\r\n")
+    assert received.count(b"event: message_start") == 1
+    assert received.index(b"thinking_delta") < received.index(b"text_delta")
     await second.close()
 
 
@@ -376,10 +378,10 @@ async def test_chat_chunks_pass_with_the_clients_name_and_without_usage(wire: Wi
     body = named + usage + DONE
     wire.backend.write(SSE % len(body) + body)
     await waiter
-    told = await wire.told_until(b"0\r\n\r\n")
-    assert b'"model":"mine"' in told
-    assert b"theirs" not in told
-    assert b"usage" not in told
+    received = await wire.told_until(b"0\r\n\r\n")
+    assert b'"model":"mine"' in received
+    assert b"theirs" not in received
+    assert b"usage" not in received
     assert stream.outcome.input_tokens == 7
 
 
@@ -472,6 +474,6 @@ async def test_a_continuation_goes_on_after_an_attempt_that_failed(
         await waiter
         await attempt.close()
     assert stream.end == ResponseEnd.COMPLETE
-    told = await wire.told_until(b"0\r\n\r\n")
-    assert told.count(b"event: message_start") == 1
-    assert told.index(b"thinking_delta") < told.index(b"text_delta")
+    received = await wire.told_until(b"0\r\n\r\n")
+    assert received.count(b"event: message_start") == 1
+    assert received.index(b"thinking_delta") < received.index(b"text_delta")

@@ -53,9 +53,9 @@ def test_invalid_requests_name_their_path() -> None:
 @pytest.mark.parametrize("decode", [messages.decode, chat.decode])
 def test_what_is_no_json(decode: Callable[[bytes], object], body: bytes, said: str) -> None:
     assert invalid_json(body, ValueError("it was cut")).message.endswith(f": {said}")
-    with pytest.raises(InvalidRequest) as told:
+    with pytest.raises(InvalidRequest) as raised:
         decode(body)
-    assert told.value.message.endswith("the body is empty") is not body.startswith(b"{")
+    assert raised.value.message.endswith("the body is empty") is not body.startswith(b"{")
 
 
 def test_envelopes() -> None:

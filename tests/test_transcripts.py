@@ -43,8 +43,8 @@ def read(path: Path) -> bytes:
 
 def translate(case: Path, pieces: Iterable[bytes]) -> tuple[bytes, Outcome]:
     translator = Translator(options_of(case))
-    told = b"".join([*(translator.feed(piece) for piece in pieces), translator.finish()])
-    return told, translator.outcome
+    received = b"".join([*(translator.feed(piece) for piece in pieces), translator.finish()])
+    return received, translator.outcome
 
 
 def fault_of(outcome: Outcome) -> dict[str, Any] | None:
@@ -63,16 +63,16 @@ def test_the_cases_are_there() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_whole(case: Path) -> None:
-    told, outcome = translate(case, [read(case / "upstream.sse")])
-    assert told == read(case / "client.sse")
+    received, outcome = translate(case, [read(case / "upstream.sse")])
+    assert received == read(case / "client.sse")
     assert fault_of(outcome) == json.loads(read(case / "fault.json") or b"null")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_byte_by_byte(case: Path) -> None:
     upstream = read(case / "upstream.sse")
-    told, _ = translate(case, (upstream[at : at + 1] for at in range(len(upstream))))
-    assert told == read(case / "client.sse")
+    received, _ = translate(case, (upstream[at : at + 1] for at in range(len(upstream))))
+    assert received == read(case / "client.sse")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -19,18 +19,18 @@ def names(pool: BackendPool) -> list[str]:
 
 
 async def test_it_becomes_ready_and_tells_what_it_offers_once(backend: ScriptedBackend) -> None:
-    told: list[tuple[str, DiscoveredModels]] = []
+    received: list[tuple[str, DiscoveredModels]] = []
     async with running_pool(
-        config_of(backend.url), lambda pool, discovered: told.append((pool, discovered))
+        config_of(backend.url), lambda pool, discovered: received.append((pool, discovered))
     ) as pool:
-        await until(lambda: told)
+        await until(lambda: received)
         assert pool.is_ready(monotonic())
-        assert told == [("p", pool.discovered)]
+        assert received == [("p", pool.discovered)]
         assert pool.discovered.models == (ListedModel("m", 32768, 1),)
         asked = len(backend.others)
         pool.sweep(monotonic() + DISCOVER_MODELS_EVERY_S + 10)
         await until(lambda: len(backend.others) > asked)
-        assert len(told) == 1
+        assert len(received) == 1
 
 
 async def test_a_backend_that_is_down_is_not_asked_further(backend: ScriptedBackend) -> None:
@@ -56,9 +56,9 @@ async def test_it_says_why_a_backend_is_down_and_when_it_is_back(
             await until(lambda: not any(member.has_probe for member in pool._entries.values()))
         (shown,) = pool.view(monotonic()).backends
         assert (shown.state, shown.reason) == ("up", None)
-    told = [(record.levelname, record.message) for record in caplog.records]
+    received = [(record.levelname, record.message) for record in caplog.records]
     name = f"backend {shown.name} ({backend.url})"
-    assert told == [
+    assert received == [
         ("WARNING", f"{name} is down: GET /health: HTTP 503"),
         ("INFO", f"{name} is up"),
     ]

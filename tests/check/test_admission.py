@@ -67,8 +67,8 @@ def test_a_key_that_opens_nothing(tmp_path: Path, models: str, is_unused: bool) 
         f"keys: [{{name: a, sha256: '{SHA256}1'}}, {{name: b, sha256: '{SHA256}2', models: "
         f"{models}}}]"
     )
-    told = warned(with_keys(tmp_path, text))
-    assert [one.split(":")[0] for one in told] == (["keys.1.models"] if is_unused else [])
+    received = warned(with_keys(tmp_path, text))
+    assert [one.split(":")[0] for one in received] == (["keys.1.models"] if is_unused else [])
 
 
 async def test_a_store_that_is_not_there() -> None:

@@ -30,7 +30,7 @@ def rows(settings: Config, *backends: BackendReport) -> list[dict[str, str]]:
     ]
 
 
-def told(settings: Config, *backends: BackendReport, row: str) -> str:
+def row_of(settings: Config, *backends: BackendReport, row: str) -> str:
     """One row of what the proxy does for `m`."""
     lines = render(settings, survey(settings, *backends)).splitlines()
     return next(line[len(row) + 2 :].strip() for line in lines if line.startswith(f"  {row}"))
@@ -116,7 +116,7 @@ FOLLOWS: list[tuple[str, Config, str]] = [
     ("row", "settings", "text"), FOLLOWS, ids=[f"{case[0]}: {case[2][:20]}" for case in FOLLOWS]
 )
 def test_what_follows(row: str, settings: Config, text: str) -> None:
-    assert told(settings, report(), row=row) == text
+    assert row_of(settings, report(), row=row) == text
 
 
 def test_aliases_are_named() -> None:

@@ -124,9 +124,9 @@ async def test_run_prints_the_report_and_every_problem(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert await check.run(config_of(backend.url)) == 0
-    told = capsys.readouterr()
-    assert "32768" in told.out
-    assert told.err == ""
+    received = capsys.readouterr()
+    assert "32768" in received.out
+    assert received.err == ""
     other = new_backend(model="n")
     other.routes["GET", "/health"] = Reply(status=500, framing="length")
     assert await check.run(config_of(backend.url, other.url)) == 1
@@ -135,8 +135,8 @@ async def test_run_prints_the_report_and_every_problem(
 
 
 async def test_problems_come_before_the_report() -> None:
-    told = io.StringIO()
-    with redirect_stdout(told), redirect_stderr(told):
+    received = io.StringIO()
+    with redirect_stdout(received), redirect_stderr(received):
         assert await check.run(config_of(f"http://127.0.0.1:{free_port()}")) == 1
-    assert told.getvalue().startswith("ferrule check: pools.p.backends.0: ")
-    assert "dialect in force" in told.getvalue()
+    assert received.getvalue().startswith("ferrule check: pools.p.backends.0: ")
+    assert "dialect in force" in received.getvalue()

@@ -35,10 +35,13 @@ def test_kinds(monkeypatch: pytest.MonkeyPatch, pool: str, kind: type[Watcher]) 
 
 
 async def test_the_list_has_urls_and_weights() -> None:
-    told: list[BackendSpec] = []
+    received: list[BackendSpec] = []
     pool = settings("{backends: ['http://127.0.0.1:9/', {url: 'http://127.0.0.2:9', weight: 2}]}")
-    await watcher_for("p", pool).watch(told.extend)
-    assert told == [BackendSpec("http://127.0.0.1:9", 1.0), BackendSpec("http://127.0.0.2:9", 2.0)]
+    await watcher_for("p", pool).watch(received.extend)
+    assert received == [
+        BackendSpec("http://127.0.0.1:9", 1.0),
+        BackendSpec("http://127.0.0.2:9", 2.0),
+    ]
 
 
 def test_a_cluster_that_is_not_there_is_a_problem_with_a_place(

@@ -18,7 +18,7 @@ class Script:
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
         self.asked: list[float] = []
-        self.told: list[list[str]] = []
+        self.lists: list[list[str]] = []
         self.ages: list[float] = []
         self.now = 0.0
         self.watcher = DnsName(
@@ -45,14 +45,14 @@ class Script:
         return self
 
     def on_change(self, specs: list[BackendSpec]) -> None:
-        self.told.append([spec.url for spec in specs])
+        self.lists.append([spec.url for spec in specs])
 
 
 async def test_a_changed_answer_is_told_within_the_interval() -> None:
     script = await Script(
         ["10.0.0.1", "10.0.0.2"], ["10.0.0.2", "10.0.0.1"], ["10.0.0.2", "10.0.0.3"]
     ).run()
-    assert script.told == [
+    assert script.lists == [
         ["http://10.0.0.1:8000", "http://10.0.0.2:8000"],
         ["http://10.0.0.2:8000", "http://10.0.0.3:8000"],
     ]
@@ -70,13 +70,13 @@ async def test_a_changed_answer_is_told_within_the_interval() -> None:
 )
 async def test_a_failure_keeps_the_last_list_and_lets_it_age(failure: Exception) -> None:
     script = await Script(["10.0.0.1"], failure, failure, ["10.0.0.1"]).run()
-    assert script.told == [["http://10.0.0.1:8000"]]
+    assert script.lists == [["http://10.0.0.1:8000"]]
     assert script.ages == [5.0, 10.0, 15.0, 5.0]
 
 
 async def test_it_starts_without_an_answer_and_finds_one_later() -> None:
     script = await Script(socket.gaierror(socket.EAI_NONAME, "no such name"), ["10.0.0.1"]).run()
-    assert script.told == [["http://10.0.0.1:8000"]]
+    assert script.lists == [["http://10.0.0.1:8000"]]
 
 
 async def test_an_outage_becomes_stale() -> None:
@@ -86,7 +86,7 @@ async def test_an_outage_becomes_stale() -> None:
 
 async def test_a_repeated_address_is_one_backend() -> None:
     script = await Script(["10.0.0.1", "10.0.0.1"]).run()
-    assert script.told == [["http://10.0.0.1:8000"]]
+    assert script.lists == [["http://10.0.0.1:8000"]]
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class Api:
         self.steps = list(steps)
         self.requests: list[web.Request] = []
         self.over = asyncio.Event()
-        self.told: list[list[str]] = []
+        self.lists: list[list[str]] = []
         self.pauses: list[float] = []
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -122,7 +122,7 @@ class Api:
         self.pauses.append(seconds)
 
     def on_change(self, specs: list[BackendSpec]) -> None:
-        self.told.append(
+        self.lists.append(
             [spec.url.removeprefix("http://10.0.0.").removesuffix(":8000") for spec in specs]
         )
 
@@ -137,7 +137,7 @@ async def test_list_then_watch(aiohttp_server: AiohttpServer) -> None:
             ("DELETED", slice_of("10.0.0.2", name="vllm-2", version=13)),
         ),
     ).run(aiohttp_server)
-    assert api.told == [["1"], ["1", "2"], ["1", "2", "3"], ["1", "3"]]
+    assert api.lists == [["1"], ["1", "2"], ["1", "2", "3"], ["1", "3"]]
     assert api.requests[1].query["resourceVersion"] == "7"
     assert {request.query["labelSelector"] for request in api.requests} == {
         "kubernetes.io/service-name=vllm"
@@ -150,7 +150,7 @@ async def test_a_dropped_event_is_made_good_by_the_next_list(aiohttp_server: Aio
         watch(),  # the event that removed 1 and brought 2 never came
         listing(slice_of("10.0.0.2", version=6), version=6),
     ).run(aiohttp_server)
-    assert api.told == [["1"], ["2"]]
+    assert api.lists == [["1"], ["2"]]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ async def test_any_end_of_a_watch_keeps_the_list_and_lists_again(
         listing(slice_of("10.0.0.1", "10.0.0.2", version=9), version=9),
         watch(),
     ).run(aiohttp_server)
-    assert api.told == [["1"], ["1", "2"]]
+    assert api.lists == [["1"], ["1", "2"]]
     assert ["watch" in request.query for request in api.requests] == [
         False,
         True,
@@ -212,7 +212,7 @@ async def test_a_failing_list_empties_nothing(aiohttp_server: AiohttpServer, fai
         listing(slice_of("10.0.0.1", version=5), version=6),
         watch(),
     ).run(aiohttp_server)
-    assert api.told == [["1"]]
+    assert api.lists == [["1"]]
     assert api.pauses[1] < api.pauses[2]
 
 
@@ -225,7 +225,7 @@ async def test_a_service_without_ready_endpoints_is_an_empty_list(
         listing(version=7),
         watch(("ADDED", slice_of("10.0.0.2", version=8))),
     ).run(aiohttp_server)
-    assert api.told == [["1"], [], ["2"]]
+    assert api.lists == [["1"], [], ["2"]]
 
 
 async def test_replayed_versions_are_the_past(aiohttp_server: AiohttpServer) -> None:
@@ -239,7 +239,7 @@ async def test_replayed_versions_are_the_past(aiohttp_server: AiohttpServer) -> 
             ("MODIFIED", slice_of("10.0.0.3", version=30)),
         ),
     ).run(aiohttp_server)
-    assert api.told == [["3"], ["4"]]
+    assert api.lists == [["3"], ["4"]]
 
 
 @pytest.mark.parametrize("cut", [1, 7])
@@ -251,7 +251,7 @@ async def test_events_cut_anywhere(aiohttp_server: AiohttpServer, cut: int) -> N
     api = await Api(
         listing(slice_of("10.0.0.1", version=5), version=5), watch(*events, cut=cut)
     ).run(aiohttp_server)
-    assert api.told == [["1"], ["2"], ["3"]]
+    assert api.lists == [["1"], ["2"], ["3"]]
 
 
 async def test_a_slice_longer_than_64_kb(aiohttp_server: AiohttpServer) -> None:
@@ -260,7 +260,7 @@ async def test_a_slice_longer_than_64_kb(aiohttp_server: AiohttpServer) -> None:
     api = await Api(
         listing(slice_of("10.0.0.1", version=5), version=5), watch(("MODIFIED", large))
     ).run(aiohttp_server)
-    assert api.told == [["1"], ["2"]]
+    assert api.lists == [["1"], ["2"]]
 
 
 async def test_back_off_doubles_up_to_its_cap_and_starts_again_with_the_first_event(
@@ -280,7 +280,7 @@ async def test_a_port_by_name(aiohttp_server: AiohttpServer) -> None:
     api = await Api(listing(slice_of("10.0.0.1", version=5), version=5)).run(
         aiohttp_server, port="http"
     )
-    assert api.told == [["1"]]
+    assert api.lists == [["1"]]
 
 
 async def test_a_rotated_token_is_read_again(aiohttp_server: AiohttpServer, tmp_path: Path) -> None:

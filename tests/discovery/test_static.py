@@ -7,8 +7,8 @@ from ferrule.routing.backend import BackendSpec
 
 
 async def test_the_list_is_told_once_and_never_stale() -> None:
-    told: list[list[BackendSpec]] = []
+    received: list[list[BackendSpec]] = []
     watcher = StaticList([BackendSpec("http://b:1", 2.0), BackendSpec("http://a:1")])
-    await watcher.watch(told.append)
-    assert told == [[BackendSpec("http://b:1", 2.0), BackendSpec("http://a:1")]]
+    await watcher.watch(received.append)
+    assert received == [[BackendSpec("http://b:1", 2.0), BackendSpec("http://a:1")]]
     assert (watcher.age_s(), watcher.stale_after_s) == (0.0, math.inf)

@@ -7,11 +7,11 @@ A, B = BackendSpec("http://a:1"), BackendSpec("http://b:1")
 
 
 def test_a_list_is_told_when_it_differs_in_more_than_order() -> None:
-    told: list[list[BackendSpec]] = []
+    received: list[list[BackendSpec]] = []
     freshness = Freshness(lambda: 0.0)
     for specs in ([], [], [B, A], [A, B], [A], [BackendSpec("http://a:1", 2.0)], []):
-        freshness.accept(specs, told.append)
-    assert told == [[], [A, B], [A], [BackendSpec("http://a:1", 2.0)], []]
+        freshness.accept(specs, received.append)
+    assert received == [[], [A, B], [A], [BackendSpec("http://a:1", 2.0)], []]
 
 
 def test_age_is_that_of_the_last_confirmation() -> None:

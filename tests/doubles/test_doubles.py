@@ -42,9 +42,9 @@ def test_plays_in_order_and_keeps_the_last(backend: ScriptedBackend, client: Cli
 
 def test_tells_one_answer_both_ways(backend: ScriptedBackend, client: Client) -> None:
     backend.play(Canned("Hi there", reasoning="hm", calls=[("c1", "F", '{"a":1}')]))
-    told = client.post(CHAT, {"stream": True}).content
-    assert told.endswith(U(7, 3, 0) + DONE)
-    assert TC(0, "c1", "F") in told
+    received = client.post(CHAT, {"stream": True}).content
+    assert received.endswith(U(7, 3, 0) + DONE)
+    assert TC(0, "c1", "F") in received
     message = client.post(CHAT, {}).json()["choices"][0]["message"]
     assert message["content"] == "Hi there"
     assert message["tool_calls"][0]["function"] == {"name": "F", "arguments": '{"a":1}'}

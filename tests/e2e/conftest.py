@@ -15,12 +15,12 @@ from tests.doubles.frames import Canned
 from tests.doubles.loop_thread import LoopThread
 from tests.doubles.proxy import Ferrule, config_for
 
-Told = Callable[..., dict[str, Any]]
+Received = Callable[..., dict[str, Any]]
 Sent = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def told(proxy: Ferrule, backend: ScriptedBackend) -> Told:
+def received(proxy: Ferrule, backend: ScriptedBackend) -> Received:
     """`told(frame, …)`: the backend streams these frames; returns the message, its stream checked
     against the invariant."""
 

@@ -11,7 +11,7 @@ from tests.doubles.backend import Close, ScriptedBackend, refusal, stream
 from tests.doubles.events import assert_ends_with_error, read_events, story_of
 from tests.doubles.frames import DONE, TC, Canned, D, error_frame
 from tests.doubles.proxy import REQ, Ferrule, assert_error, config_for
-from tests.e2e.conftest import Sent, Told
+from tests.e2e.conftest import Received, Sent
 from tests.e2e.test_cases_tools import F_TOOL, history
 
 FULL = Canned("Look.", reasoning="Plan.", calls=[("c1", "F", '{"a":1}'), ("c2", "G", "{}")])
@@ -59,12 +59,12 @@ def test_assertion_02_events_are_named(proxy: Ferrule, backend: ScriptedBackend)
     assert read_events(raw)
 
 
-def test_assertion_03_text_arrives_in_deltas(told: Told) -> None:
-    assert story_of(told(*Canned("Hello there").frames())) == [("text", "Hello there")]
+def test_assertion_03_text_arrives_in_deltas(received: Received) -> None:
+    assert story_of(received(*Canned("Hello there").frames())) == [("text", "Hello there")]
 
 
-def test_assertion_04_a_call_in_one_chunk(told: Told) -> None:
-    message = told(TC(0, "c1", "F", '{"a":1}'), D({}, "tool_calls"), DONE)
+def test_assertion_04_a_call_in_one_chunk(received: Received) -> None:
+    message = received(TC(0, "c1", "F", '{"a":1}'), D({}, "tool_calls"), DONE)
     assert message["content"][0]["partial_json"] == '{"a":1}'
 
 
@@ -110,8 +110,8 @@ def test_assertion_07_max_tokens_is_clamped(sent: Sent) -> None:
     assert body.get("max_tokens", body.get("max_completion_tokens")) <= 32768
 
 
-def test_assertion_08_blocks_are_numbered_without_gap(told: Told) -> None:
-    kinds = [block["type"] for block in told(*FULL.frames())["content"]]
+def test_assertion_08_blocks_are_numbered_without_gap(received: Received) -> None:
+    kinds = [block["type"] for block in received(*FULL.frames())["content"]]
     assert kinds == ["thinking", "text", "tool_use", "tool_use"]
 
 
@@ -212,21 +212,21 @@ def test_assertion_13_credentials_and_versions(
     ids=["placeholder", "garbage", "twice", "object", "none", "empty"],
 )
 def test_assertion_14_arguments_are_one_object(
-    told: Told, pieces: list[Any], expected: dict[str, Any]
+    received: Received, pieces: list[Any], expected: dict[str, Any]
 ) -> None:
-    message = told(
+    message = received(
         TC(0, "c1", "F"), *(TC(0, arguments=piece) for piece in pieces), D({}, "tool_calls"), DONE
     )
     assert story_of(message) == [("tool_use", "F", expected)]
 
 
-@pytest.mark.parametrize(("status", "told"), [(500, 502), (503, 529), (429, 429)])
+@pytest.mark.parametrize(("status", "received"), [(500, 502), (503, 529), (429, 429)])
 def test_assertion_15_failures_before_the_first_chunk(
-    proxy: Ferrule, backend: ScriptedBackend, status: int, told: int
+    proxy: Ferrule, backend: ScriptedBackend, status: int, received: int
 ) -> None:
     backend.play(refusal(status))
     answer = proxy.ask(stream=True)
-    assert answer.status in (told, status if status == 500 else told)
+    assert answer.status in (received, status if status == 500 else received)
     assert_error(
         answer,
         answer.status,

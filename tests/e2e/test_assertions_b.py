@@ -11,7 +11,7 @@ from tests.doubles.backend import ScriptedBackend
 from tests.doubles.events import story_of
 from tests.doubles.frames import DONE, TC, Canned, D, U, chunk
 from tests.doubles.proxy import Ferrule, assert_error, config_for
-from tests.e2e.conftest import Sent, Told
+from tests.e2e.conftest import Received, Sent
 from tests.e2e.test_cases_messages import BILLING, flat, result
 from tests.e2e.test_cases_models import COUNT, PIXEL
 from tests.e2e.test_cases_tools import F_TOOL, SEARCH_TOOL, history
@@ -64,8 +64,10 @@ def test_assertion_23_usage_without_what_was_cached(
         ) == (400, 600, 50)
 
 
-def test_assertion_24_usage_is_waited_for(told: Told) -> None:
-    assert told(D({"content": "x"}), D({}, "stop"), U(9, 2), DONE)["usage"]["output_tokens"] == 2
+def test_assertion_24_usage_is_waited_for(received: Received) -> None:
+    assert (
+        received(D({"content": "x"}), D({}, "stop"), U(9, 2), DONE)["usage"]["output_tokens"] == 2
+    )
 
 
 def test_assertion_25_the_attribution_is_not_counted(
@@ -267,9 +269,9 @@ def test_assertion_35_tools_of_the_server(proxy: Ferrule, backend: ScriptedBacke
 
 @pytest.mark.parametrize("blank", ["\n\n", " ", ""])
 def test_assertion_36_no_empty_text_block(
-    proxy: Ferrule, backend: ScriptedBackend, told: Told, blank: str
+    proxy: Ferrule, backend: ScriptedBackend, received: Received, blank: str
 ) -> None:
-    message = told(
+    message = received(
         D({"content": ""}),
         D({"reasoning": "r"}),
         D({"content": blank}),
@@ -282,12 +284,12 @@ def test_assertion_36_no_empty_text_block(
     assert [block["type"] for block in proxy.message()["content"]] == ["thinking", "tool_use"]
 
 
-def test_assertion_37_interleaved_calls(told: Told) -> None:
+def test_assertion_37_interleaved_calls(received: Received) -> None:
     frames = [
         TC(0, "c1", "F", '{"a"'),
         TC(1, "c2", "G", '{"b"'),
         TC(0, arguments=":1}"),
         TC(1, arguments=":2}"),
     ]
-    message = told(*frames, chunk({}, "tool_calls"), DONE)
+    message = received(*frames, chunk({}, "tool_calls"), DONE)
     assert story_of(message) == [("tool_use", "F", {"a": 1}), ("tool_use", "G", {"b": 2})]

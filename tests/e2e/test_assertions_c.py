@@ -12,7 +12,7 @@ from tests.doubles.backend import Hold, Pause, Reply, ScriptedBackend, refusal, 
 from tests.doubles.events import story_of
 from tests.doubles.frames import DONE, Canned, D
 from tests.doubles.proxy import REQ, Ferrule, assert_error, config_for
-from tests.e2e.conftest import Sent, Told
+from tests.e2e.conftest import Received, Sent
 from tests.e2e.test_cases_models import COUNT
 from tests.e2e.test_cases_tools import F_TOOL, history
 
@@ -122,10 +122,12 @@ def test_assertion_45_json_is_labelled(proxy: Ferrule) -> None:
 ODD_TEXT = 'a😀\u2028\u0085"quotes"\\\n\ttab\u0000end'
 
 
-def test_assertion_46_text_survives(proxy: Ferrule, backend: ScriptedBackend, told: Told) -> None:
+def test_assertion_46_text_survives(
+    proxy: Ferrule, backend: ScriptedBackend, received: Received
+) -> None:
     frames = b"".join([D({"content": ODD_TEXT}), D({}, "stop"), DONE])
-    assert story_of(told(frames)) == [("text", ODD_TEXT)]
-    assert story_of(told(*(frames[at : at + 3] for at in range(0, len(frames), 3)))) == [
+    assert story_of(received(frames)) == [("text", ODD_TEXT)]
+    assert story_of(received(*(frames[at : at + 3] for at in range(0, len(frames), 3)))) == [
         ("text", ODD_TEXT)
     ]
     backend.play(Canned(ODD_TEXT))

@@ -31,7 +31,7 @@ LLAMACPP = (
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "received"),
     [
         (
             {
@@ -72,10 +72,10 @@ LLAMACPP = (
 )
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_h01_context_overflow(
-    proxy: Ferrule, backend: ScriptedBackend, body: dict[str, Any], told: str, streamed: bool
+    proxy: Ferrule, backend: ScriptedBackend, body: dict[str, Any], received: str, streamed: bool
 ) -> None:
     backend.play(whole(body, 400))
-    assert_error(proxy.ask(stream=streamed), 400, "invalid_request_error", told)
+    assert_error(proxy.ask(stream=streamed), 400, "invalid_request_error", received)
 
 
 def test_h01_overflow_as_the_first_event(proxy: Ferrule, backend: ScriptedBackend) -> None:
@@ -126,7 +126,7 @@ def test_h05_errors_that_are_not_json(
 
 
 @pytest.mark.parametrize(
-    ("status", "told", "kind"),
+    ("status", "received", "kind"),
     [
         (400, (400,), "invalid_request_error"),
         (422, (400,), "invalid_request_error"),
@@ -148,14 +148,14 @@ def test_h07_every_status(
     proxy: Ferrule,
     backend: ScriptedBackend,
     status: int,
-    told: tuple[int, ...],
+    received: tuple[int, ...],
     kind: str,
     streamed: bool,
 ) -> None:
     words = "The model `m` does not exist." if status == 404 else "no"
     backend.play(refusal(status, words))
     answer = proxy.ask(stream=streamed)
-    assert answer.status in told, answer.text
+    assert answer.status in received, answer.text
     assert_error(answer, answer.status, kind)
     if answer.status in (429, 529):
         assert 0 < int(answer.headers["retry-after"]) <= 60
@@ -182,10 +182,10 @@ def test_h07_reset_before_the_head(proxy: Ferrule, backend: ScriptedBackend) -> 
 
 
 def test_a_backends_retry_after_is_passed_on(proxy: Ferrule, backend: ScriptedBackend) -> None:
-    for said, told in (("7", "7"), ("3600", None)):
+    for said, received in (("7", "7"), ("3600", None)):
         backend.play(refusal(429, "slow down", [("retry-after", said)]))
         got = proxy.ask().headers["retry-after"]
-        assert got == told if told else 0 < int(got) <= 60
+        assert got == received if received else 0 < int(got) <= 60
 
 
 BAD_BODIES: dict[str, bytes] = {

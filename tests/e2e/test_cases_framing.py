@@ -15,7 +15,7 @@ from tests.doubles.events import (
 )
 from tests.doubles.frames import DONE, TC, Canned, D, U, error_frame
 from tests.doubles.proxy import Ferrule, assert_error
-from tests.e2e.conftest import Told
+from tests.e2e.conftest import Received
 
 WIDE = "北🌍é"
 ARGUMENTS = json.dumps({"a": WIDE}, ensure_ascii=False)
@@ -32,32 +32,32 @@ WIDE_FRAMES = b"".join(
 )
 
 
-def test_b01_one_byte_at_a_time(told: Told) -> None:
-    assert story_of(told(*(bytes((byte,)) for byte in WIDE_FRAMES))) == WIDE_STORY
+def test_b01_one_byte_at_a_time(received: Received) -> None:
+    assert story_of(received(*(bytes((byte,)) for byte in WIDE_FRAMES))) == WIDE_STORY
 
 
 @pytest.mark.parametrize("offset", range(1, 8))
-def test_b01_cut_within_characters(told: Told, offset: int) -> None:
+def test_b01_cut_within_characters(received: Received, offset: int) -> None:
     at = WIDE_FRAMES.index(WIDE.encode()) + offset
-    assert story_of(told(WIDE_FRAMES[:at], WIDE_FRAMES[at:])) == WIDE_STORY
+    assert story_of(received(WIDE_FRAMES[:at], WIDE_FRAMES[at:])) == WIDE_STORY
 
 
 @pytest.mark.parametrize(
     "halves", [["\\ud83d\\ude00"], ["\\ud83d", "\\ude00"]], ids=["whole", "halves"]
 )
-def test_b03_escaped_surrogates(told: Told, halves: list[str]) -> None:
+def test_b03_escaped_surrogates(received: Received, halves: list[str]) -> None:
     frames = [D({"content": "@"}).replace(b'"@"', f'"{half}"'.encode()) for half in halves]
-    (block,) = told(*frames, D({}, "stop"), DONE)["content"]
+    (block,) = received(*frames, D({}, "stop"), DONE)["content"]
     assert block["text"].encode("utf-16", "surrogatepass").decode("utf-16") == "😀"
 
 
 @pytest.mark.parametrize(
     "mark", [b"\n\ndata: [DONE]", b'"usage"'], ids=["between-line-ends", "in-the-usage-frame"]
 )
-def test_b05_cut_where_frames_end(told: Told, mark: bytes) -> None:
+def test_b05_cut_where_frames_end(received: Received, mark: bytes) -> None:
     whole = D({"content": "x"}) + D({}, "stop") + U(7, 1) + DONE
     at = whole.index(mark) + 1
-    message = told(whole[:at], whole[at:])
+    message = received(whole[:at], whole[at:])
     assert story_of(message) == [("text", "x")]
     assert message["usage"]["input_tokens"] == 7
 
@@ -72,21 +72,21 @@ def test_b05_cut_where_frames_end(told: Told, mark: bytes) -> None:
     ],
     ids=["crlf", "cr", "crlf-in-two-writes", "mixed"],
 )
-def test_b07_line_ends(told: Told, steps: list[bytes]) -> None:
-    assert story_of(told(*[step for step in steps if step])) == WIDE_STORY
+def test_b07_line_ends(received: Received, steps: list[bytes]) -> None:
+    assert story_of(received(*[step for step in steps if step])) == WIDE_STORY
 
 
-def test_b09_comments_are_no_data(proxy: Ferrule, backend: ScriptedBackend, told: Told) -> None:
+def test_b09_comments_are_no_data(proxy: Ferrule, backend: ScriptedBackend, received: Received) -> None:
     frames = [b": PROCESSING\n\n", D({"content": "x"}), b": PROCESSING\n\n", D({}, "stop"), DONE]
-    assert story_of(told(*frames)) == [("text", "x")]
+    assert story_of(received(*frames)) == [("text", "x")]
     raw = proxy.stream("/v1/chat/completions").raw
     assert b"data: :" not in raw
     assert b'"x"' in raw
 
 
-def test_b11_data_over_several_lines(told: Told) -> None:
+def test_b11_data_over_several_lines(received: Received) -> None:
     broken = D({"content": "x"}).replace(b',"choices"', b',\ndata: "choices"')
-    assert story_of(told(broken, D({}, "stop"), DONE)) == [("text", "x")]
+    assert story_of(received(broken, D({}, "stop"), DONE)) == [("text", "x")]
 
 
 def test_b13_compressed_although_asked_not_to(proxy: Ferrule, backend: ScriptedBackend) -> None:

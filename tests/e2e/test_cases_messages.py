@@ -11,7 +11,7 @@ import pytest
 from tests.doubles.backend import ScriptedBackend
 from tests.doubles.frames import DONE, TC, Canned, D
 from tests.doubles.proxy import Ferrule, assert_error
-from tests.e2e.conftest import Sent, Told
+from tests.e2e.conftest import Received, Sent
 from tests.e2e.test_cases_tools import F_TOOL, history
 
 BILLING = "x-anthropic-billing-header: cc_version=2.1.0; cc_entrypoint=cli; cch=%s;"
@@ -125,8 +125,8 @@ def test_d09_a_turn_of_calls_only(sent: Sent) -> None:
     assert assistant["tool_calls"][0]["function"] == {"name": "F", "arguments": "{}"}
 
 
-def test_d11_blocks_have_their_own_keys(told: Told) -> None:
-    message = told(*Canned("Hi", reasoning="hm", calls=[("c1", "F", "{}")]).frames())
+def test_d11_blocks_have_their_own_keys(received: Received) -> None:
+    message = received(*Canned("Hi", reasoning="hm", calls=[("c1", "F", "{}")]).frames())
     keys = [set(block) - {"partial_json", "citations"} for block in message["content"]]
     assert keys == [
         {"type", "thinking", "signature"},
@@ -215,8 +215,8 @@ def test_l07_no_messages_at_all(proxy: Ferrule) -> None:
     assert_error(proxy.ask(messages=[]), 400, "invalid_request_error", "messages")
 
 
-def test_frames_that_say_nothing_make_no_block(told: Told) -> None:
-    message = told(
+def test_frames_that_say_nothing_make_no_block(received: Received) -> None:
+    message = received(
         D({"content": ""}),
         D({"reasoning": "r"}),
         D({"content": "\n\n"}),

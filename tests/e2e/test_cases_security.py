@@ -145,7 +145,7 @@ WAYS_OUT: dict[str, Any] = {
 
 def test_p03_a_canary_is_found_nowhere(guarded: Ferrule, backend: ScriptedBackend) -> None:
     headers = {"x-api-key": CANARY_KEY}
-    told = []
+    received = []
     for play in WAYS_OUT.values():
         backend.play(play)
         for streamed in (True, False):
@@ -154,16 +154,16 @@ def test_p03_a_canary_is_found_nowhere(guarded: Ferrule, backend: ScriptedBacken
                 stream=streamed,
                 messages=[{"role": "user", "content": CANARY_PROMPT}],
             )
-            told.append(answer.text + str(answer.headers))
+            received.append(answer.text + str(answer.headers))
     for body in (
         b"{",
         b'{"model":"%s"}' % CANARY_PROMPT.encode(),
         b'{"messages":"%s"}' % CANARY_PROMPT.encode(),
     ):
-        told.append(str(guarded.client.post("/v1/messages", body, headers).headers))
-    told.append(guarded.ask(headers=headers, model="nope").text)
+        received.append(str(guarded.client.post("/v1/messages", body, headers).headers))
+    received.append(guarded.ask(headers=headers, model="nope").text)
     surfaces = [
-        *told,
+        *received,
         guarded.log(),
         guarded.admin_get("/metrics").text,
         guarded.admin_get("/status").text,
@@ -185,9 +185,9 @@ def test_p05_user_and_password_of_a_backend_are_redacted(
         == "Basic " + base64.b64encode(USER_INFO.encode()).decode()
     )
     backend.play(refusal(500), Reply([Reset()], sends_head=False))
-    told = [guarded.ask(headers=bearer("a"), model="by-user").text for _ in range(2)]
+    received = [guarded.ask(headers=bearer("a"), model="by-user").text for _ in range(2)]
     for surface in (
-        *told,
+        *received,
         guarded.log(),
         guarded.admin_get("/metrics").text,
         guarded.admin_get("/status").text,

@@ -10,13 +10,15 @@ from tests.doubles.backend import Close, Hold, Pause, ScriptedBackend, stream, w
 from tests.doubles.events import assert_stream_invariant, read_events, story_of
 from tests.doubles.frames import ABSENT, DONE, ROLE_DELTA, TC, Canned, D, U, call, frame
 from tests.doubles.proxy import Ferrule, assert_error
-from tests.e2e.conftest import Told
+from tests.e2e.conftest import Received
 
 LS = '{"command":"ls"}'
 
 
-def test_a01_tool_arguments_after_text(told: Told) -> None:
-    message = told(D({"content": "Ok."}), TC(0, "call_1", "Bash", LS), D({}, "tool_calls"), DONE)
+def test_a01_tool_arguments_after_text(received: Received) -> None:
+    message = received(
+        D({"content": "Ok."}), TC(0, "call_1", "Bash", LS), D({}, "tool_calls"), DONE
+    )
     assert story_of(message) == [("text", "Ok."), ("tool_use", "Bash", {"command": "ls"})]
     assert message["content"][1]["partial_json"] == LS
     assert message["stop_reason"] == "tool_use"
@@ -43,8 +45,8 @@ def test_a03_the_stream_folds_to_the_whole_reply(proxy: Ferrule, backend: Script
     assert streamed["usage"] == {**streamed["usage"], **replied["usage"]}
 
 
-def test_a05_reasoning_and_content_in_one_delta(told: Told) -> None:
-    message = told(
+def test_a05_reasoning_and_content_in_one_delta(received: Received) -> None:
+    message = received(
         D({"reasoning_content": "plan"}),
         D({"reasoning_content": " end.", "content": "Hi"}),
         D({}, "stop"),
@@ -53,22 +55,22 @@ def test_a05_reasoning_and_content_in_one_delta(told: Told) -> None:
     assert story_of(message) == [("thinking", "plan end."), ("text", "Hi")]
 
 
-def test_a07_reasoning_then_tool(told: Told) -> None:
-    message = told(D({"reasoning": "r"}), TC(0, "c1", "Bash", "{}"), D({}, "tool_calls"), DONE)
+def test_a07_reasoning_then_tool(received: Received) -> None:
+    message = received(D({"reasoning": "r"}), TC(0, "c1", "Bash", "{}"), D({}, "tool_calls"), DONE)
     assert story_of(message) == [("thinking", "r"), ("tool_use", "Bash", {})]
     assert message["content"][0]["signature"]
 
 
-def test_a09_text_after_a_tool(told: Told) -> None:
-    message = told(
+def test_a09_text_after_a_tool(received: Received) -> None:
+    message = received(
         D({"content": "a"}), TC(0, "c1", "F", "{}"), D({"content": "b"}), D({}, "tool_calls"), DONE
     )
     assert story_of(message) == [("text", "a"), ("tool_use", "F", {}), ("text", "b")]
     assert message["stop_reason"] == "tool_use"
 
 
-def test_a11_content_on_the_role_frame_and_arguments_on_the_finish_frame(told: Told) -> None:
-    message = told(
+def test_a11_content_on_the_role_frame_and_arguments_on_the_finish_frame(received: Received) -> None:
+    message = received(
         D({"role": "assistant", "content": "Hi"}),
         TC(0, "c1", "F", '{"a":'),
         D({"tool_calls": [call(0, "c1", ABSENT, "1}")]}, "tool_calls"),
@@ -77,14 +79,14 @@ def test_a11_content_on_the_role_frame_and_arguments_on_the_finish_frame(told: T
     assert story_of(message) == [("text", "Hi"), ("tool_use", "F", {"a": 1})]
 
 
-def test_a13_two_calls_on_one_index(told: Told) -> None:
-    message = told(TC(0, "a", "F", "{}"), TC(0, "b", "G", "{}"), D({}, "tool_calls"), DONE)
+def test_a13_two_calls_on_one_index(received: Received) -> None:
+    message = received(TC(0, "a", "F", "{}"), TC(0, "b", "G", "{}"), D({}, "tool_calls"), DONE)
     assert story_of(message) == [("tool_use", "F", {}), ("tool_use", "G", {})]
 
 
-def test_a15_a_call_cut_by_length(told: Told, proxy: Ferrule, backend: ScriptedBackend) -> None:
+def test_a15_a_call_cut_by_length(received: Received, proxy: Ferrule, backend: ScriptedBackend) -> None:
     half = '{"command":"ls -'
-    message = told(TC(0, "c1", "Bash", half), D({}, "length"), DONE)
+    message = received(TC(0, "c1", "Bash", half), D({}, "length"), DONE)
     assert message["content"][0]["partial_json"] == half
     assert message["stop_reason"] == "max_tokens"
     backend.play(Canned(calls=[("c1", "Bash", half)], finish="length"))
@@ -120,24 +122,26 @@ def test_a19_ends_at_done_not_at_the_end_of_the_connection(
     assert answer.message["stop_reason"] == "end_turn"
 
 
-def test_a21_null_members_change_nothing(told: Told) -> None:
+def test_a21_null_members_change_nothing(received: Received) -> None:
     later = {
         "index": 0,
         "id": None,
         "type": None,
         "function": {"name": None, "arguments": '{"a":1}'},
     }
-    message = told(TC(0, "c1", "Write", ""), D({"tool_calls": [later]}), D({}, "tool_calls"), DONE)
+    message = received(
+        TC(0, "c1", "Write", ""), D({"tool_calls": [later]}), D({}, "tool_calls"), DONE
+    )
     assert story_of(message) == [("tool_use", "Write", {"a": 1})]
 
 
-def test_a23_usage_after_the_finish_reason(told: Told) -> None:
-    message = told(D({"content": "x"}), D({}, "stop"), U(7, 1), DONE)
+def test_a23_usage_after_the_finish_reason(received: Received) -> None:
+    message = received(D({"content": "x"}), D({}, "stop"), U(7, 1), DONE)
     assert (message["usage"]["input_tokens"], message["usage"]["output_tokens"]) == (7, 1)
 
 
-def test_a25_done_inside_content(told: Told) -> None:
-    message = told(
+def test_a25_done_inside_content(received: Received) -> None:
+    message = received(
         D({"content": "print('data: [DONE]')"}), D({"content": " after"}), D({}, "stop"), DONE
     )
     assert story_of(message) == [("text", "print('data: [DONE]') after")]

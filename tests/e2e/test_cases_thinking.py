@@ -10,7 +10,7 @@ from tests.doubles.backend import ScriptedBackend
 from tests.doubles.events import assert_usage, read_events, story_of
 from tests.doubles.frames import ABSENT, DONE, Canned, D, U, chunk, usage
 from tests.doubles.proxy import Ferrule
-from tests.e2e.conftest import Sent, Told
+from tests.e2e.conftest import Received, Sent
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,9 @@ from tests.e2e.conftest import Sent, Told
     [["reasoning"], ["reasoning_content"], ["reasoning", "reasoning_content"]],
     ids=["new", "old", "both"],
 )
-def test_e01_reasoning_under_either_name(told: Told, fields: list[str]) -> None:
+def test_e01_reasoning_under_either_name(received: Received, fields: list[str]) -> None:
     frames = [D(dict.fromkeys(fields, word)) for word in ("think ", "hard")]
-    assert story_of(told(*frames, D({"content": "x"}), D({}, "stop"), DONE)) == [
+    assert story_of(received(*frames, D({"content": "x"}), D({}, "stop"), DONE)) == [
         ("thinking", "think hard"),
         ("text", "x"),
     ]
@@ -82,15 +82,17 @@ def test_e07_effort_is_forwarded_where_tiers_are_unknown(sent: Sent) -> None:
     ids=["vllm", "sglang", "token-id", "sglang-token-id", "null"],
 )
 def test_e09_which_stop_sequence(
-    told: Told, sent: Sent, members: dict[str, Any], expected: tuple[str, str | None]
+    received: Received, sent: Sent, members: dict[str, Any], expected: tuple[str, str | None]
 ) -> None:
-    message = told(D({"content": "x"}), chunk({}, "stop", **members), DONE, stop_sequences=["END"])
+    message = received(
+        D({"content": "x"}), chunk({}, "stop", **members), DONE, stop_sequences=["END"]
+    )
     assert (message["stop_reason"], message["stop_sequence"]) == expected
     assert sent(stop_sequences=["END"])["stop"] == ["END"]
 
 
-def test_e11_a_stop_within_the_reasoning(told: Told) -> None:
-    message = told(
+def test_e11_a_stop_within_the_reasoning(received: Received) -> None:
+    message = received(
         D({"reasoning": "is 9.11 > "}),
         chunk({}, "stop", stop_reason="9.8"),
         DONE,
@@ -132,9 +134,9 @@ def counts(message: dict[str, Any]) -> tuple[int, int, int]:
     ids=["f01_cached", "f05_plain", "f07_null", "f11_more_cached_than_there_was"],
 )
 def test_f_usage_is_converted(
-    told: Told, told_usage: tuple[Any, ...], expected: tuple[int, int, int]
+    received: Received, told_usage: tuple[Any, ...], expected: tuple[int, int, int]
 ) -> None:
-    message = told(D({"content": "x"}), D({}, "stop"), U(*told_usage), DONE)
+    message = received(D({"content": "x"}), D({}, "stop"), U(*told_usage), DONE)
     got = counts(message)
     assert got[0] == expected[0]
     assert got[2] == expected[2]
@@ -154,13 +156,13 @@ def test_f03_the_same_numbers_everywhere(proxy: Ferrule, backend: ScriptedBacken
         proxy.wait_for_metric("tokens_total", before[kind] + added, type=kind)
 
 
-def test_f05_no_done_after_the_usage(told: Told) -> None:
-    assert counts(told(D({"content": "x"}), D({}, "stop"), U(42, 1))) == (42, 0, 1)
+def test_f05_no_done_after_the_usage(received: Received) -> None:
+    assert counts(received(D({"content": "x"}), D({}, "stop"), U(42, 1))) == (42, 0, 1)
 
 
-def test_f09_cumulative_usage_is_not_summed(told: Told) -> None:
+def test_f09_cumulative_usage_is_not_summed(received: Received) -> None:
     frames = [chunk({"content": word}, usage=usage(10, n)) for n, word in enumerate("abc", 1)]
-    assert counts(told(*frames, chunk({}, "stop", usage=usage(10, 3)), DONE)) == (10, 0, 3)
+    assert counts(received(*frames, chunk({}, "stop", usage=usage(10, 3)), DONE)) == (10, 0, 3)
 
 
 def test_usage_in_message_start_is_never_null(proxy: Ferrule, backend: ScriptedBackend) -> None:

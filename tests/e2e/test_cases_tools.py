@@ -10,7 +10,7 @@ from tests.doubles.backend import ScriptedBackend, Seen, stream, whole
 from tests.doubles.events import story_of
 from tests.doubles.frames import ABSENT, DONE, TC, Canned, D
 from tests.doubles.proxy import Ferrule, assert_error
-from tests.e2e.conftest import Sent, Told
+from tests.e2e.conftest import Received, Sent
 
 F_TOOL = {
     "name": "F",
@@ -37,20 +37,20 @@ def history(tool_input: Any, *, name: str = "F", id_: str = "toolu_1") -> list[d
     ]
 
 
-def test_c01_the_name_repeated_on_every_piece(told: Told) -> None:
+def test_c01_the_name_repeated_on_every_piece(received: Received) -> None:
     frames = [
         TC(0, "c1", "read_file", ""),
         TC(0, "c1", "read_file", '{"p"'),
         TC(0, "c1", "read_file", ":1}"),
     ]
-    assert story_of(told(*frames, D({}, "tool_calls"), DONE)) == [
+    assert story_of(received(*frames, D({}, "tool_calls"), DONE)) == [
         ("tool_use", "read_file", {"p": 1})
     ]
 
 
-def test_c03_null_means_unchanged(told: Told) -> None:
+def test_c03_null_means_unchanged(received: Received) -> None:
     frames = [TC(0, "c1", "F", '{"a":'), TC(0, None, None, "1}")]
-    assert story_of(told(*frames, D({}, "tool_calls"), DONE)) == [("tool_use", "F", {"a": 1})]
+    assert story_of(received(*frames, D({}, "tool_calls"), DONE)) == [("tool_use", "F", {"a": 1})]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,10 @@ def test_c03_null_means_unchanged(told: Told) -> None:
     [ABSENT, "", None, "call_0", "functions.F:0"],
     ids=["absent", "empty", "null", "numbered", "kimi"],
 )
-def test_c05_ids_are_unique_and_safe(told: Told, id_: Any) -> None:
+def test_c05_ids_are_unique_and_safe(received: Received, id_: Any) -> None:
     seen = {
-        told(TC(0, id_, "F", "{}"), D({}, "tool_calls"), DONE)["content"][0]["id"] for _ in range(2)
+        received(TC(0, id_, "F", "{}"), D({}, "tool_calls"), DONE)["content"][0]["id"]
+        for _ in range(2)
     }
     assert len(seen) == 2
     for one in seen:
@@ -81,8 +82,10 @@ def test_c07_arguments_that_are_not_json(
         assert message["stop_reason"] == stop_reason
 
 
-def test_c09_arguments_as_an_object(proxy: Ferrule, backend: ScriptedBackend, told: Told) -> None:
-    assert story_of(told(TC(0, "c1", "F", {"a": 1}), D({}, "tool_calls"), DONE)) == [
+def test_c09_arguments_as_an_object(
+    proxy: Ferrule, backend: ScriptedBackend, received: Received
+) -> None:
+    assert story_of(received(TC(0, "c1", "F", {"a": 1}), D({}, "tool_calls"), DONE)) == [
         ("tool_use", "F", {"a": 1})
     ]
     answer = Canned(calls=[("c1", "F", "")]).whole()
@@ -218,8 +221,8 @@ def test_k05_deferred_tools_are_hidden_until_referenced(sent: Sent) -> None:
     assert "F" in result["content"]
 
 
-def test_k13_thinking_text_and_a_call(told: Told) -> None:
+def test_k13_thinking_text_and_a_call(received: Received) -> None:
     frames = Canned("Short.", reasoning="Plan.", calls=[("c1", "F", "{}")]).frames()
-    message = told(*frames)
+    message = received(*frames)
     assert [block["type"] for block in message["content"]] == ["thinking", "text", "tool_use"]
     assert message["stop_reason"] == "tool_use"

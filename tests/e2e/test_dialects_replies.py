@@ -36,18 +36,18 @@ def test_reasoning(
     signature: str,
 ) -> None:
     wide_backend.play(Canned("answer", reasoning="plan"))
-    told = both(dialects[dialect], thinking=ON)
-    assert story_of(told[0]) == story_of(told[1])
+    received = both(dialects[dialect], thinking=ON)
+    assert story_of(received[0]) == story_of(received[1])
     if (
         dialect == "tokenify"
     ):  # one piece, reasoning first; what stands between the two is the gateway's choice
-        ((kind, text),) = story_of(told[0])
+        ((kind, text),) = story_of(received[0])
         assert kind == "text"
         assert text.startswith("plan")
         assert text.endswith("answer")
     else:
-        assert story_of(told[0]) == blocks
-        assert [message["content"][0]["signature"][: len(signature)] for message in told] == [
+        assert story_of(received[0]) == blocks
+        assert [message["content"][0]["signature"][: len(signature)] for message in received] == [
             signature
         ] * 2
 
@@ -161,18 +161,18 @@ BUSY: list[tuple[str, int, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("dialect", "status", "told", "kind"), BUSY)
+@pytest.mark.parametrize(("dialect", "status", "received", "kind"), BUSY)
 def test_a_busy_backend(
     dialects: dict[str, Ferrule],
     wide_backend: ScriptedBackend,
     dialect: str,
     status: int,
-    told: int,
+    received: int,
     kind: str,
 ) -> None:
     wide_backend.play(refusal(status))
     for streamed in (False, True):
-        assert_error(dialects[dialect].ask(stream=streamed), told, kind)
+        assert_error(dialects[dialect].ask(stream=streamed), received, kind)
 
 
 GATE: list[tuple[str, int, str]] = [
@@ -183,18 +183,18 @@ GATE: list[tuple[str, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("dialect", "told", "kind"), GATE)
+@pytest.mark.parametrize(("dialect", "received", "kind"), GATE)
 def test_a_full_gate(
     keyed_dialects: dict[str, Ferrule],
     wide_backend: ScriptedBackend,
     dialect: str,
-    told: int,
+    received: int,
     kind: str,
 ) -> None:
     proxy = keyed_dialects[dialect]
     answers = [proxy.ask(headers={"x-api-key": "sk-slow"}) for _ in range(2)]
     assert answers[0].status == 200
-    assert_error(answers[1], told, kind)
+    assert_error(answers[1], received, kind)
     assert ("detail" in answers[1].json()) == (dialect == "token-factory")
 
 

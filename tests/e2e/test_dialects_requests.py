@@ -49,7 +49,7 @@ class Dropped:
     """200, the member does not go upstream, and the client is told its name."""
 
     upstream: str
-    told: str = ""
+    received: str = ""
 
 
 @dataclass(frozen=True)
@@ -280,9 +280,9 @@ def check(cell: Any, upstream: dict[str, Any], dropped: str) -> None:
         case Up(members):
             for path, value in members.items():
                 assert reach(upstream, path) == value, (path, upstream)
-        case Dropped(name, told):
+        case Dropped(name, received):
             assert name not in upstream
-            assert (told or name) in dropped.split(","), dropped
+            assert (received or name) in dropped.split(","), dropped
         case Says(has, lacks):
             text = json.dumps(upstream["messages"], ensure_ascii=False)
             assert not [part for part in has if part not in text], text

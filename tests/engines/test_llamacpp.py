@@ -65,8 +65,8 @@ def test_structured_output(proxy: Ferrule) -> None:
     }
     request = ask("A colour?", output_config=form, thinking={"type": "disabled"})
     for message in (proxy.stream(**request).message, proxy.message(**request)):
-        told = "".join(block["text"] for block in message["content"] if block["type"] == "text")
-        assert json.loads(told) in ("red", "blue")
+        received = "".join(block["text"] for block in message["content"] if block["type"] == "text")
+        assert json.loads(received) in ("red", "blue")
 
 
 @pytest.mark.cell(NAME, "exact counts")

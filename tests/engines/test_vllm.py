@@ -182,8 +182,8 @@ def test_engine_that_fails_in_mid_stream_is_an_error_event(proxy: Ferrule) -> No
         **ask("not_an_object", output_config={"format": {"type": "json_schema", "schema": schema}})
     )
     assert streamed.status == 200
-    told = assert_ends_with_error(streamed.events, "api_error")
-    assert blocks(told, "thinking")
+    received = assert_ends_with_error(streamed.events, "api_error")
+    assert blocks(received, "thinking")
 
 
 HISTORY = [

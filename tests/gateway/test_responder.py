@@ -37,10 +37,10 @@ async def test_a_fault_of_ours_in_a_stream_is_an_error_event(
 
     monkeypatch.setattr(replying, "send_with_retries", broken)
     async with stage.client.post("/v1/messages", json=REQ(stream=True)) as answer:
-        told = await answer.read()
+        received = await answer.read()
     assert answer.status == 200
-    assert told.count(b"event: error") == 1
-    assert b"Internal error." in told
+    assert received.count(b"event: error") == 1
+    assert b"Internal error." in received
     (record,) = stage.records
     assert (record.status, record.end_reason) == (200, "backend_error")
     assert stage.worker.proxy.streams == set()
@@ -79,7 +79,7 @@ async def test_the_shutdown_ends_streams_with_an_event_and_its_own_reason(
     async with stage.client.post("/v1/messages", json=REQ(stream=True)) as answer:
         await answer.content.readuntil(b"text_delta")
         stage.worker.proxy.end_streams()
-        told = await answer.read()
-    assert told.count(b"event: error") == 1
+        received = await answer.read()
+    assert received.count(b"event: error") == 1
     (record,) = stage.records
     assert (record.status, record.end_reason) == (200, "drain")

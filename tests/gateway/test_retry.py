@@ -143,13 +143,13 @@ async def test_raised_where_there_is_nobody_else(
         assert len(backend.requests) == 1
 
 
-@pytest.mark.parametrize(("said", "told"), [("9", "9"), ("600", "60"), ("soon", "2"), (None, "2")])
-async def test_retry_after(backend: ScriptedBackend, said: str | None, told: str) -> None:
+@pytest.mark.parametrize(("said", "received"), [("9", "9"), ("600", "60"), ("soon", "2"), (None, "2")])
+async def test_retry_after(backend: ScriptedBackend, said: str | None, received: str) -> None:
     backend.play(refusal(429, headers=[("retry-after", said)] if said else []))
     async with running_pool(config_of(backend.url)) as pool:
         with pytest.raises(Failure) as raised:
             await sent(pool)
-        assert str(raised.value.retry_after_s) == told
+        assert str(raised.value.retry_after_s) == received
 
 
 async def test_nobody_listens_any_more(new_backend: Callable[..., ScriptedBackend]) -> None:

@@ -23,7 +23,7 @@ def test_heads() -> None:
     ],
 )
 def test_heads_of_streams(chunked: bool, keep_alive: bool, present: bytes, absent: bytes) -> None:
-    told = event_stream_head("r", [], chunked=chunked, keep_alive=keep_alive)
+    received = event_stream_head("r", [], chunked=chunked, keep_alive=keep_alive)
     for line in (
         b"text/event-stream",
         b"cache-control: no-cache",
@@ -31,8 +31,8 @@ def test_heads_of_streams(chunked: bool, keep_alive: bool, present: bytes, absen
         b"request-id: r",
         present,
     ):
-        assert line in told
-    assert absent not in told
+        assert line in received
+    assert absent not in received
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,15 @@ async def test_whole_answers(
     async with serving(serve) as server:
         peer = await server.connect()
         peer.send(f"{request_line}\r\nhost: x\r\n{extra}\r\n".encode())
-        told = (await peer.reader.readuntil(b"\r\n\r\n")).decode()
-        assert "content-length: 2\r\n" in told
-        assert "content-type: application/json\r\n" in told
-        assert "cache-control: no-store\r\n" in told
-        assert "request-id: r\r\n" in told
+        received = (await peer.reader.readuntil(b"\r\n\r\n")).decode()
+        assert "content-length: 2\r\n" in received
+        assert "content-type: application/json\r\n" in received
+        assert "cache-control: no-store\r\n" in received
+        assert "request-id: r\r\n" in received
         assert (
-            (f"connection: {connection}\r\n" in told) if connection else ("connection:" not in told)
+            (f"connection: {connection}\r\n" in received)
+            if connection
+            else ("connection:" not in received)
         )
         if has_body:
             assert await peer.reader.readexactly(2) == b"{}"

@@ -65,7 +65,9 @@ def upstream(under: Policy | None = None, **changes: Any) -> dict[str, Any]:
     return sent
 
 
-def told(messages: list[Any], under: Policy | None = None, **changes: Any) -> list[dict[str, Any]]:
+def translated(
+    messages: list[Any], under: Policy | None = None, **changes: Any
+) -> list[dict[str, Any]]:
     """The messages that the backend gets."""
     conversation: list[dict[str, Any]] = upstream(under, messages=messages, **changes)["messages"]
     return conversation

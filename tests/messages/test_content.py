@@ -16,7 +16,7 @@ from tests.messages.requests import (
     result,
     system,
     text,
-    told,
+    translated,
     user,
 )
 
@@ -31,7 +31,7 @@ HIT = {
 def said(*blocks: Any, **settings: Any) -> Any:
     """The content of the one user message that these blocks become; None when nothing is left."""
     return (
-        told([user(*blocks, text("."))], policy(**settings))[0]["content"]
+        translated([user(*blocks, text("."))], policy(**settings))[0]["content"]
         .removesuffix(".")
         .removesuffix("\n\n")
         or None
@@ -100,7 +100,7 @@ def test_d05_plain_text_documents_become_text_in_every_dialect(dialect: str) -> 
     for document in documents:
         assert said(document, dialect=dialect) == "D"
         assert (
-            told([user(result("c1", [document]))], policy(dialect))[0]["content"]
+            translated([user(result("c1", [document]))], policy(dialect))[0]["content"]
             == "[Result of tool call c1]\n\nD"
         )
 
@@ -111,7 +111,7 @@ def test_a_document_of_parts_keeps_its_images() -> None:
         "title": "T",
         "source": {"type": "content", "content": [text("a"), PNG]},
     }
-    assert told([user(document)], policy(images=True)) == [
+    assert translated([user(document)], policy(images=True)) == [
         {"role": "user", "content": [text("Document: T"), text("a"), PNG_PART]}
     ]
 
@@ -195,7 +195,7 @@ def test_unknown_blocks_are_reported_under_a_safe_name() -> None:
 )
 def test_what_servers_once_did_becomes_text(block: dict[str, Any], becomes: str) -> None:
     assert (
-        told([user("q"), assistant(block, text("a")), user("go")])[1]["content"]
+        translated([user("q"), assistant(block, text("a")), user("go")])[1]["content"]
         == f"{becomes}\n\na"
     )
 
@@ -205,7 +205,9 @@ def test_results_nested_without_end_are_cut() -> None:
     for _ in range(100):
         nested = [{"type": "web_search_result", "content": nested}]
     block = {"type": "web_search_tool_result", "content": nested}
-    assert told([user("q"), assistant(block), user("go")])[1]["content"] == "[web_search result]"
+    assert (
+        translated([user("q"), assistant(block), user("go")])[1]["content"] == "[web_search result]"
+    )
 
 
 @pytest.mark.parametrize("place", ["user", "assistant", "system"])

@@ -20,7 +20,7 @@ from tests.messages.requests import (
     result,
     system,
     text,
-    told,
+    translated,
     upstream,
     user,
 )
@@ -45,7 +45,7 @@ def says(content: Any, *calls: Any, **more: Any) -> dict[str, Any]:
 
 def test_d01_results_first_then_the_text_in_order() -> None:
     turn = user(text("fyi"), result("c1", "r1"), result("c2", "r2"), text("go"))
-    assert told([GO, assistant(call("c1"), call("c2")), turn]) == [
+    assert translated([GO, assistant(call("c1"), call("c2")), turn]) == [
         OK,
         says("", called("c1"), called("c2")),
         answered("c1", "r1"),
@@ -56,7 +56,9 @@ def test_d01_results_first_then_the_text_in_order() -> None:
 
 @pytest.mark.parametrize("content", [..., None, [], "", [text("")]])
 def test_d03_a_result_without_content(content: Any) -> None:
-    assert told([GO, assistant(call("c1")), user(result("c1", content))])[2] == answered("c1", "")
+    assert translated([GO, assistant(call("c1")), user(result("c1", content))])[2] == answered(
+        "c1", ""
+    )
 
 
 def test_d07_thinking_is_never_plain_text() -> None:
@@ -71,7 +73,7 @@ def test_d07_thinking_is_never_plain_text() -> None:
         ("sglang", "reasoning_content"),
         ("llamacpp", "reasoning_content"),
     ):
-        assert told(history, policy(engine=engine))[1] == says("a", **{field: "t"})
+        assert translated(history, policy(engine=engine))[1] == says("a", **{field: "t"})
     assert {profile.reasoning_history_field for profile in PROFILES.values()} == {
         "reasoning",
         "reasoning_content",
@@ -79,7 +81,9 @@ def test_d07_thinking_is_never_plain_text() -> None:
 
 
 def test_d09_calls_alone_have_empty_content() -> None:
-    assert told([GO, assistant(call("c1")), user(result("c1", "r"))])[1] == says("", called("c1"))
+    assert translated([GO, assistant(call("c1")), user(result("c1", "r"))])[1] == says(
+        "", called("c1")
+    )
 
 
 def test_c11_arguments_keep_bytes_and_key_order() -> None:
@@ -116,7 +120,7 @@ def test_e05_a_block_sent_back_restores_its_reasoning(
 ) -> None:
     block = {"type": "thinking", "thinking": thinking, "signature": signature}
     block = {name: value for name, value in block.items() if value is not ...}
-    assert told([GO, assistant(block, text("a")), GO])[1] == says("a", reasoning=reasoning)
+    assert translated([GO, assistant(block, text("a")), GO])[1] == says("a", reasoning=reasoning)
 
 
 def test_assertion_29_history_with_every_kind_of_thinking() -> None:
@@ -127,7 +131,7 @@ def test_assertion_29_history_with_every_kind_of_thinking() -> None:
         {"type": "thinking", "thinking": "two", "signature": "ErUB"},
     ]
     for dialect in ("token-factory", "pooled", "tokenify", "anthropic"):
-        assert told([GO, assistant(*blocks, text("a")), GO], policy(dialect))[1] == says(
+        assert translated([GO, assistant(*blocks, text("a")), GO], policy(dialect))[1] == says(
             "a", reasoning="one\n\ntwo"
         )
 
@@ -139,7 +143,7 @@ def test_assertion_27_swapped_results_error_and_missing_content() -> None:
         result("c1", "r1", is_error=False),
         text("then"),
     )
-    assert told([GO, assistant(call("c1"), call("c2"), call("c3")), turn])[2:] == [
+    assert translated([GO, assistant(call("c1"), call("c2"), call("c3")), turn])[2:] == [
         answered("c3", ""),
         answered("c2", f"{FAILED}\nboom"),
         answered("c1", "r1"),
@@ -155,7 +159,7 @@ def test_assertion_50_one_id_twice_pairs_by_position() -> None:
         assistant(call("c1", a=2)),
         user(result("c1", "second")),
     ]
-    assert told(history)[1:] == [
+    assert translated(history)[1:] == [
         says("", called("c1", arguments='{"a":1}')),
         answered("c1", "first"),
         says("", called("c1", arguments='{"a":2}')),
@@ -164,7 +168,7 @@ def test_assertion_50_one_id_twice_pairs_by_position() -> None:
 
 
 def test_assertion_50_one_id_twice_in_one_turn() -> None:
-    conversation = told(
+    conversation = translated(
         [
             GO,
             assistant(call("c1", a=1), call("c1", a=2)),
@@ -180,20 +184,20 @@ def test_a_call_without_result_gets_a_short_one() -> None:
         assistant(text("a"), call("c1"), call("c2")),
         user(result("c2", "r2"), text("stop")),
     ]
-    assert told(history)[2:] == [
+    assert translated(history)[2:] == [
         answered("c2", "r2"),
         answered("c1", NO_RESULT),
         {"role": "user", "content": "stop"},
     ]
-    assert told([GO, assistant(call("c1"))])[2:] == [answered("c1", NO_RESULT)]
+    assert translated([GO, assistant(call("c1"))])[2:] == [answered("c1", NO_RESULT)]
 
 
 def test_a_result_without_call_becomes_user_text() -> None:
-    assert told([user(result("c9", [text("r")]), text("go"))]) == [
+    assert translated([user(result("c9", [text("r")]), text("go"))]) == [
         {"role": "user", "content": "[Result of tool call c9]\n\nr\n\ngo"}
     ]
     again = [GO, assistant(call("c1")), user(result("c1", "r")), user(result("c1", "late"))]
-    assert told(again)[3] == {"role": "user", "content": "[Result of tool call c1]\n\nlate"}
+    assert translated(again)[3] == {"role": "user", "content": "[Result of tool call c1]\n\nlate"}
 
 
 def test_a_result_further_down_still_follows_its_call() -> None:
@@ -204,7 +208,7 @@ def test_a_result_further_down_still_follows_its_call() -> None:
         user(result("c1", "r1")),
         user(result("c2", "r2")),
     ]
-    assert told(history)[1:] == [
+    assert translated(history)[1:] == [
         says("", called("c1"), called("c2")),
         answered("c1", "r1"),
         answered("c2", "r2"),
@@ -214,7 +218,7 @@ def test_a_result_further_down_still_follows_its_call() -> None:
 
 def test_assistant_turns_stay_apart_across_results() -> None:
     history = [GO, assistant(call("c1")), user(result("c1", "r")), assistant("done"), user("more")]
-    assert [message["role"] for message in told(history)] == [
+    assert [message["role"] for message in translated(history)] == [
         "user",
         "assistant",
         "tool",
@@ -231,7 +235,7 @@ def test_two_assistant_messages_in_a_row_are_one() -> None:
         assistant(thought, text("b"), call("c2")),
         user(result("c2", "r2"), result("c1", "r1")),
     ]
-    assert told(history)[1:] == [
+    assert translated(history)[1:] == [
         says("a\n\nb", called("c1"), called("c2"), reasoning="t\n\nt"),
         answered("c2", "r2"),
         answered("c1", "r1"),
@@ -239,7 +243,7 @@ def test_two_assistant_messages_in_a_row_are_one() -> None:
 
 
 def test_text_after_a_call_is_moved_before_it() -> None:
-    assert told([GO, assistant(text("a"), call("c1"), text("b")), user(result("c1", "r"))])[
+    assert translated([GO, assistant(text("a"), call("c1"), text("b")), user(result("c1", "r"))])[
         1
     ] == says("a\n\nb", called("c1"))
 
@@ -247,15 +251,15 @@ def test_text_after_a_call_is_moved_before_it() -> None:
 @pytest.mark.parametrize("empty", ["", [], [text("")], None])
 def test_assertion_51_empty_messages_are_left_out(empty: Any) -> None:
     nothing = {"role": "user", "content": empty}
-    assert told([GO, {"role": "assistant", "content": empty}, nothing, GO]) == [OK, OK]
-    assert told([nothing]) == [{"role": "user", "content": ""}]
+    assert translated([GO, {"role": "assistant", "content": empty}, nothing, GO]) == [OK, OK]
+    assert translated([nothing]) == [{"role": "user", "content": ""}]
 
 
 def test_assertion_51_any_order_of_roles() -> None:
-    assert told([assistant("a"), GO]) == [says("a"), OK]
-    assert told([GO, GO]) == [OK, OK]
-    assert told([system("S"), GO]) == [{"role": "system", "content": "S"}, OK]
-    assert told([system("S")]) == [
+    assert translated([assistant("a"), GO]) == [says("a"), OK]
+    assert translated([GO, GO]) == [OK, OK]
+    assert translated([system("S"), GO]) == [{"role": "system", "content": "S"}, OK]
+    assert translated([system("S")]) == [
         {"role": "system", "content": "S"},
         {"role": "user", "content": ""},
     ]
@@ -290,11 +294,11 @@ def test_assertion_01_string_and_list_form_are_the_same() -> None:
         user("u2"),
     ]
     for under in (policy(), policy(system_first=True)):
-        assert told(listed, under, system="S") == told(LATER, under, system="S")
+        assert translated(listed, under, system="S") == translated(LATER, under, system="S")
 
 
 def test_assertion_01_system_messages_stay_in_their_place() -> None:
-    assert told(LATER, system="S") == [
+    assert translated(LATER, system="S") == [
         {"role": "system", "content": "S"},
         OK,
         {"role": "system", "content": "R1"},
@@ -304,14 +308,14 @@ def test_assertion_01_system_messages_stay_in_their_place() -> None:
 
 def test_assertion_01_rendered_for_a_template_that_wants_system_first() -> None:
     history = [GO, system('say "R1"\n'), assistant(call("c1")), user(result("c1", "r"))]
-    assert told(history, policy(system_first=True), system="S") == [
+    assert translated(history, policy(system_first=True), system="S") == [
         {"role": "system", "content": "S"},
         OK,
         {"role": "user", "content": '<system-reminder>\nsay "R1"\n\n</system-reminder>'},
         says("", called("c1")),
         answered("c1", "r"),
     ]
-    assert told([system("S"), GO], policy(system_first=True))[0] == {
+    assert translated([system("S"), GO], policy(system_first=True))[0] == {
         "role": "system",
         "content": "S",
     }
@@ -320,8 +324,8 @@ def test_assertion_01_rendered_for_a_template_that_wants_system_first() -> None:
 @pytest.mark.parametrize("system_first", [False, True])
 def test_k03_reminders_stay_and_earlier_messages_are_a_prefix(system_first: bool) -> None:
     under = policy(system_first=system_first)
-    first = told(LATER, under, system="S")
-    second = told([*LATER, assistant("a"), user("u3"), system("R2")], under, system="S")
+    first = translated(LATER, under, system="S")
+    second = translated([*LATER, assistant("a"), user("u3"), system("R2")], under, system="S")
     assert second[: len(first)] == first
     assert second[0] == {"role": "system", "content": "S"}
     assert "R2" in second[-1]["content"]
@@ -336,7 +340,7 @@ def test_assertion_28_images_of_results_follow_in_a_user_message() -> None:
         assistant(call("c1", "Read"), call("c2")),
         user(result("c1", [text("shot:"), PNG]), result("c2", "r2"), text("see?")),
     ]
-    assert told(history, policy(images=True))[2:] == [
+    assert translated(history, policy(images=True))[2:] == [
         answered("c1", "shot:\n[image: see the next message]"),
         answered("c2", "r2"),
         {
@@ -356,7 +360,7 @@ def test_assertion_28_a_model_that_reads_text_gets_notes() -> None:
         "[image omitted: this model reads text only]",
         "[document omitted: this model reads text only]",
     )
-    assert told(history)[2:] == [answered("c1", f"a\n{note}\n{document}")]
+    assert translated(history)[2:] == [answered("c1", f"a\n{note}\n{document}")]
 
 
 # Ids, names, arguments
@@ -366,7 +370,7 @@ def test_wrapped_ids_are_restored_on_both_sides() -> None:
     wrapped = "toolu_0123456789abcdef01_" + base64.urlsafe_b64encode(
         b"functions.F:0"
     ).decode().rstrip("=")
-    assert told([GO, assistant(call(wrapped)), user(result(wrapped, "r"))])[1:] == [
+    assert translated([GO, assistant(call(wrapped)), user(result(wrapped, "r"))])[1:] == [
         says("", called("functions.F:0")),
         answered("functions.F:0", "r"),
     ]
@@ -378,7 +382,7 @@ def test_wrapped_ids_are_restored_on_both_sides() -> None:
 )
 def test_inputs_that_are_objects_in_some_way(given: Any, arguments: str) -> None:
     block = {"type": "tool_use", "id": "c1", "name": "F", "input": given}
-    assert told([GO, assistant(block), user(result("c1", "r"))])[1] == says(
+    assert translated([GO, assistant(block), user(result("c1", "r"))])[1] == says(
         "", called("c1", arguments=arguments)
     )
 
@@ -413,7 +417,7 @@ def test_calls_of_mcp_servers_are_calls() -> None:
         "content": [text("rows")],
         "is_error": False,
     }
-    assert told([GO, assistant(use, answer, text("so")), GO])[1:] == [
+    assert translated([GO, assistant(use, answer, text("so")), GO])[1:] == [
         says("so", called("m1", "mcp__db__find", '{"q":1}')),
         answered("m1", "rows"),
         OK,

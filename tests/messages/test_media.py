@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.messages.requests import PDF, PNG, PNG_PART, policy, refusal, result, text, told, user
+from tests.messages.requests import (
+    PDF,
+    PNG,
+    PNG_PART,
+    policy,
+    refusal,
+    result,
+    text,
+    translated,
+    user,
+)
 
 HOSTS = frozenset({"img.example.org"})
 
@@ -15,7 +25,7 @@ def url_image(url: str) -> dict[str, Any]:
 
 
 def test_a_base64_image_becomes_a_data_url() -> None:
-    assert told([user(text("see"), PNG)], policy(images=True)) == [
+    assert translated([user(text("see"), PNG)], policy(images=True)) == [
         {"role": "user", "content": [text("see"), PNG_PART]}
     ]
 
@@ -23,7 +33,7 @@ def test_a_base64_image_becomes_a_data_url() -> None:
 def test_urls_pass_for_known_hosts_only() -> None:
     under = policy(images=True, media_hosts=HOSTS)
     good = url_image("https://img.example.org/a.png")
-    assert told([user(good)], under)[0]["content"] == [
+    assert translated([user(good)], under)[0]["content"] == [
         {"type": "image_url", "image_url": {"url": "https://img.example.org/a.png"}}
     ]
 
@@ -83,7 +93,7 @@ def test_images_without_a_usable_source(source: Any, says: str) -> None:
 
 def test_d05_a_pdf_beside_a_result_is_never_a_schema_error() -> None:
     for dialect in ("pooled", "tokenify", "anthropic"):
-        said = told([user(result("c1", "r"), PDF)], policy(dialect))
+        said = translated([user(result("c1", "r"), PDF)], policy(dialect))
         assert said[0]["content"].endswith("[document omitted: this model reads text only]")
     assert refusal(policy("token-factory"), messages=[user(result("c1", "r"), PDF)]).startswith(
         "messages.0.content.1: this model reads text only"
@@ -120,7 +130,7 @@ def test_documents_that_cannot_be_had(dialect: str, source: Any, says: str) -> N
 def test_notes_ask_nothing_of_a_source() -> None:
     for source in ({"type": "url", "url": "https://e.org/a.pdf"}, {"type": "file", "file_id": "f"}):
         for kind in ("image", "document"):
-            said = told([user({"type": kind, "source": source})], policy("pooled"))
+            said = translated([user({"type": kind, "source": source})], policy("pooled"))
             assert said == [
                 {"role": "user", "content": f"[{kind} omitted: this model reads text only]"}
             ]
@@ -132,6 +142,6 @@ def test_a_document_from_a_known_host_is_still_a_note() -> None:
         "source": {"type": "url", "url": "https://img.example.org/a.pdf"},
     }
     assert (
-        told([user(document)], policy(media_hosts=HOSTS))[0]["content"]
+        translated([user(document)], policy(media_hosts=HOSTS))[0]["content"]
         == "[document omitted: this model reads text only]"
     )

@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.messages.requests import EVERY_DIALECT, ask, policy, refusal, text, told, upstream, user
+from tests.messages.requests import (
+    EVERY_DIALECT,
+    ask,
+    policy,
+    refusal,
+    text,
+    translated,
+    upstream,
+    user,
+)
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.0; cc_entrypoint=cli; cch={};"
 
 
 def lead(system: Any, **more: Any) -> Any:
-    first = told([user("hi")], system=system, **more)[0]
+    first = translated([user("hi")], system=system, **more)[0]
     return first["content"] if first["role"] == "system" else None
 
 
@@ -54,14 +63,14 @@ def test_k01_the_attribution_line_is_gone_and_the_text_after_it_kept(
 def test_assertion_25_a_prompt_of_the_line_alone_is_none() -> None:
     assert lead([text(LINE)]) is None
     assert lead(LINE) is None
-    assert told([user("hi"), {"role": "system", "content": LINE}]) == [
+    assert translated([user("hi"), {"role": "system", "content": LINE}]) == [
         {"role": "user", "content": "hi"}
     ]
 
 
 def test_k01_a_user_who_writes_these_words_keeps_them() -> None:
     words = LINE + "\nwhat is this?"
-    assert told([user(words), user(text(words))])[0]["content"] == words
+    assert translated([user(words), user(text(words))])[0]["content"] == words
     assert (
         lead("About x-anthropic-billing-header: it changes")
         == "About x-anthropic-billing-header: it changes"

@@ -66,8 +66,8 @@ async def test_readyz(
     port: Port, name: str, workers: list[Snapshot], status: int, text: str
 ) -> None:
     port.workers = workers
-    told, _, body = await port.get("/readyz")
-    assert (told, body) == (status, f"{text}\n")
+    received, _, body = await port.get("/readyz")
+    assert (received, body) == (status, f"{text}\n")
 
 
 async def test_livez_asks_nobody(port: Port) -> None:
@@ -86,11 +86,16 @@ async def test_metrics_are_those_of_the_living_and_the_dead(port: Port) -> None:
 async def test_status(port: Port) -> None:
     port.workers = [snapshot(), snapshot(worker=WorkerView(8, 1))]
     status, kind, text = await port.get("/status")
-    told = msgspec.json.decode(text)
-    assert (status, kind, told["state"], told["reason"]) == (200, "application/json", "ready", None)
-    assert [worker["pid"] for worker in told["workers"]] == [7, 8]
-    assert told["pools"][0]["backends"][0]["inflight"] == 2
-    assert told["counters"]["requests_total"] == 2
+    received = msgspec.json.decode(text)
+    assert (status, kind, received["state"], received["reason"]) == (
+        200,
+        "application/json",
+        "ready",
+        None,
+    )
+    assert [worker["pid"] for worker in received["workers"]] == [7, 8]
+    assert received["pools"][0]["backends"][0]["inflight"] == 2
+    assert received["counters"]["requests_total"] == 2
 
 
 @pytest.mark.parametrize(
@@ -107,8 +112,8 @@ async def test_status_says_why_not(
 ) -> None:
     port.workers = workers
     status, _, text = await port.get("/status")
-    told = msgspec.json.decode(text)
-    assert (status, told["state"], told["reason"]) == (200, state, reason)
+    received = msgspec.json.decode(text)
+    assert (status, received["state"], received["reason"]) == (200, state, reason)
 
 
 async def test_status_tells_of_a_refused_configuration(port: Port) -> None:

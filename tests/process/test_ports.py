@@ -63,9 +63,11 @@ async def test_a_port_that_is_taken_is_one_line(
     configuration = config_of(
         "http://127.0.0.1:9", workers=workers, **{setting: taken, other: "127.0.0.1:0"}
     )
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         await opened(WorkerSettings(Flags(**{setting: taken} if is_flag else {})), configuration)
-    assert str(told.value) == f"{'--' if is_flag else ''}{setting}: {taken}: address already in use"
+    assert (
+        str(raised.value) == f"{'--' if is_flag else ''}{setting}: {taken}: address already in use"
+    )
 
 
 @pytest.mark.parametrize("workers", [1, 2])

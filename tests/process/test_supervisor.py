@@ -197,8 +197,8 @@ class Line:
     ) -> None:
         self.child, self.reader, self.writer = child, reader, writer
 
-    def answer(self, told: Snapshot) -> bytes:
-        packed = msgspec.msgpack.encode(told)
+    def answer(self, received: Snapshot) -> bytes:
+        packed = msgspec.msgpack.encode(received)
         return len(packed).to_bytes(4, "big") + packed
 
 
@@ -220,7 +220,7 @@ async def test_those_who_ask_at_once_are_answered_in_turn(line: Line) -> None:
     for pid in (7, 8, 9):
         assert await line.reader.readexactly(1) == b"?"
         line.writer.write(line.answer(snapshot(pid=pid)))
-    assert [told.worker.pid for told in await asyncio.gather(*asked)] == [7, 8, 9]
+    assert [received.worker.pid for received in await asyncio.gather(*asked)] == [7, 8, 9]
 
 
 @pytest.fixture
@@ -236,8 +236,8 @@ async def test_an_answer_cut_by_the_timeout_does_not_spoil_the_next(line: Line) 
     line.writer.write(late[:20])
     assert await line.child.snapshot() is None
     line.writer.write(late[20:] + line.answer(snapshot(pid=2)) + line.answer(snapshot(pid=3)))
-    told = await line.child.snapshot()
-    assert (told.worker.pid, told.is_ready) == (3, True)
+    received = await line.child.snapshot()
+    assert (received.worker.pid, received.is_ready) == (3, True)
     assert await line.reader.readexactly(3) == b"???"
 
 
@@ -245,8 +245,12 @@ async def test_an_answer_cut_by_the_timeout_does_not_spoil_the_next(line: Line) 
 async def test_a_worker_that_hangs_keeps_its_counts_and_is_not_ready(line: Line) -> None:
     line.writer.write(line.answer(snapshot(pid=1, requests=3)))
     await line.child.snapshot()
-    told = await line.child.snapshot()
-    assert (told.worker.pid, told.is_ready, told.reason) == (1, False, "a worker does not answer")
+    received = await line.child.snapshot()
+    assert (received.worker.pid, received.is_ready, received.reason) == (
+        1,
+        False,
+        "a worker does not answer",
+    )
 
 
 async def test_a_worker_that_hangs_up_answers_nothing(line: Line) -> None:

@@ -56,9 +56,9 @@ async def test_a_late_answer_is_not_taken_for_the_next_one(
     assert await worker.child.snapshot() is None
     monkeypatch.setattr(supervisor, "ANSWER_TIMEOUT_S", 5)
     worker.writer.write(answer(1)[cut:] + answer(2))
-    told = await worker.child.snapshot()
-    assert told is not None
-    assert told.worker.pid == 2
+    received = await worker.child.snapshot()
+    assert received is not None
+    assert received.worker.pid == 2
     assert await worker.reader.readexactly(2) == b"??"
 
 
@@ -68,6 +68,10 @@ async def test_of_a_worker_that_is_late_the_counts_stay(
     worker.writer.write(answer(1))
     assert await worker.child.snapshot() is not None
     monkeypatch.setattr(supervisor, "ANSWER_TIMEOUT_S", 0.02)
-    told = await worker.child.snapshot()
-    assert told is not None
-    assert (told.worker.pid, told.is_ready, told.reason) == (1, False, "a worker does not answer")
+    received = await worker.child.snapshot()
+    assert received is not None
+    assert (received.worker.pid, received.is_ready, received.reason) == (
+        1,
+        False,
+        "a worker does not answer",
+    )

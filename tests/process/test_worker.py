@@ -105,9 +105,12 @@ async def test_a_bad_file_is_refused_and_the_old_kept(
     with caplog.at_level(logging.ERROR):
         worker._sweep_once(monotonic())
     assert "configuration refused; the one of 20" in caplog.text
-    told = worker.snapshot().config
-    assert told is not None
-    assert (told.ok, told.error in caplog.text if told.error else False) == (False, True)
+    received = worker.snapshot().config
+    assert received is not None
+    assert (received.ok, received.error in caplog.text if received.error else False) == (
+        False,
+        True,
+    )
     assert (worker.state.config, worker.state.keys, worker.state.catalog) == before
     assert await status_of(client) == 200
     caplog.clear()
@@ -118,7 +121,7 @@ async def test_a_bad_file_is_refused_and_the_old_kept(
     mended = worker.snapshot().config
     assert mended is not None
     assert (mended.ok, mended.error) == (True, None)
-    assert mended.loaded_at >= told.loaded_at
+    assert mended.loaded_at >= received.loaded_at
 
 
 async def test_one_of_several_workers_speaks_of_a_reload(
@@ -130,9 +133,9 @@ async def test_one_of_several_workers_speaks_of_a_reload(
         files.write(listne=1)
         worker.reload()
         assert "listne" not in caplog.text
-        told = worker.snapshot().config
-        assert told is not None
-        assert "listne" in (told.error or "")
+        received = worker.snapshot().config
+        assert received is not None
+        assert "listne" in (received.error or "")
 
 
 async def test_a_file_that_vanishes_is_a_bad_file(

@@ -39,7 +39,7 @@ class Surfaces:
 
     proxy: Ferrule
     backend: ScriptedBackend
-    told: list[str] = field(default_factory=list)
+    received: list[str] = field(default_factory=list)
     """What clients got that were refused, or whose answer failed."""
 
     def __post_init__(self) -> None:

@@ -42,13 +42,13 @@ def answer(
     )
 
 
-def told(given: Completion, kind: str) -> str:
+def text_of(given: Completion, kind: str) -> str:
     return "".join(delta.text for delta in given.deltas if delta.kind == kind)
 
 
 def test_the_same_question_gets_the_same_answer() -> None:
     assert answer("why?") == answer("why?")
-    assert "why?" in told(answer("why?"), "content")
+    assert "why?" in text_of(answer("why?"), "content")
     assert answer("why?") != answer("how?")
 
 
@@ -56,8 +56,8 @@ def test_reasoning_comes_first_where_the_model_reasons() -> None:
     reasons = SimSettings(reasoning=True)
     given = answer(settings=reasons)
     assert given.deltas[0].kind == "reasoning"
-    assert told(given, "content").startswith("\n\n")
-    assert told(answer(), "reasoning") == ""
+    assert text_of(given, "content").startswith("\n\n")
+    assert text_of(answer(), "reasoning") == ""
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_reasoning_is_steered(members: dict[str, Any], tokens: int) -> None:
 @pytest.mark.parametrize("content", ["hi", "what now?", "a longer question " * 9])
 def test_an_answer_ends_with_its_sentence(content: str) -> None:
     given = answer(content)
-    assert told(given, "content").endswith(".")
+    assert text_of(given, "content").endswith(".")
     assert len(given.deltas) >= NATURAL_LENGTH_TOKENS
 
 
@@ -89,7 +89,7 @@ def test_a_length_cuts() -> None:
 def test_a_stop_string_cuts_and_is_named() -> None:
     given = answer(stop=["model", "simulated"])
     assert (given.finish_reason, given.stop_reason) == ("stop", "simulated")
-    assert told(given, "content") == "I am sim, a "
+    assert text_of(given, "content") == "I am sim, a "
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_sample_conforms_to_its_schema() -> None:
     given = answer(
         response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     )
-    assert json.loads(told(given, "content")) == sample(SCHEMA, SCHEMA)
+    assert json.loads(text_of(given, "content")) == sample(SCHEMA, SCHEMA)
 
 
 def test_the_cache_holds_unbroken_prefixes_in_whole_blocks() -> None:

@@ -66,13 +66,13 @@ def frames(raw: bytes) -> list[Any]:
 async def test_a_stream(start: Sim) -> None:
     client = await start(reasoning=True)
     _, raw = await ask(client, stream_options={"include_usage": True})
-    told = frames(raw)
-    assert told[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert list(told[1]["choices"][0]["delta"]) == ["reasoning"]
-    assert told[-1] == "DONE"
-    assert told[-2]["choices"] == []
-    assert told[-2]["usage"]["completion_tokens"] == len(told) - 4
-    assert (told[-3]["choices"][0]["finish_reason"], told[-3]["choices"][0]["delta"]) == (
+    received = frames(raw)
+    assert received[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert list(received[1]["choices"][0]["delta"]) == ["reasoning"]
+    assert received[-1] == "DONE"
+    assert received[-2]["choices"] == []
+    assert received[-2]["usage"]["completion_tokens"] == len(received) - 4
+    assert (received[-3]["choices"][0]["finish_reason"], received[-3]["choices"][0]["delta"]) == (
         "stop",
         {},
     )

@@ -30,7 +30,7 @@ def test_it_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     set_up("debug")
     logging.getLogger("ferrule.x").info("hello")
     logging.getLogger("asyncio").info("127.0.0.1")
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "INFO ferrule.x: hello" in told.err
-    assert "127.0.0.1" not in told.err
+    received = capsys.readouterr()
+    assert received.out == ""
+    assert "INFO ferrule.x: hello" in received.err
+    assert "127.0.0.1" not in received.err
