@@ -76,7 +76,9 @@ def test_b07_line_ends(received: Received, steps: list[bytes]) -> None:
     assert story_of(received(*[step for step in steps if step])) == WIDE_STORY
 
 
-def test_b09_comments_are_no_data(proxy: Ferrule, backend: ScriptedBackend, received: Received) -> None:
+def test_b09_comments_are_no_data(
+    proxy: Ferrule, backend: ScriptedBackend, received: Received
+) -> None:
     frames = [b": PROCESSING\n\n", D({"content": "x"}), b": PROCESSING\n\n", D({}, "stop"), DONE]
     assert story_of(received(*frames)) == [("text", "x")]
     raw = proxy.stream("/v1/chat/completions").raw

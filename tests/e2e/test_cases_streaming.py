@@ -69,7 +69,9 @@ def test_a09_text_after_a_tool(received: Received) -> None:
     assert message["stop_reason"] == "tool_use"
 
 
-def test_a11_content_on_the_role_frame_and_arguments_on_the_finish_frame(received: Received) -> None:
+def test_a11_content_on_the_role_frame_and_arguments_on_the_finish_frame(
+    received: Received,
+) -> None:
     message = received(
         D({"role": "assistant", "content": "Hi"}),
         TC(0, "c1", "F", '{"a":'),
@@ -84,7 +86,9 @@ def test_a13_two_calls_on_one_index(received: Received) -> None:
     assert story_of(message) == [("tool_use", "F", {}), ("tool_use", "G", {})]
 
 
-def test_a15_a_call_cut_by_length(received: Received, proxy: Ferrule, backend: ScriptedBackend) -> None:
+def test_a15_a_call_cut_by_length(
+    received: Received, proxy: Ferrule, backend: ScriptedBackend
+) -> None:
     half = '{"command":"ls -'
     message = received(TC(0, "c1", "Bash", half), D({}, "length"), DONE)
     assert message["content"][0]["partial_json"] == half

@@ -143,7 +143,9 @@ async def test_raised_where_there_is_nobody_else(
         assert len(backend.requests) == 1
 
 
-@pytest.mark.parametrize(("said", "received"), [("9", "9"), ("600", "60"), ("soon", "2"), (None, "2")])
+@pytest.mark.parametrize(
+    ("said", "received"), [("9", "9"), ("600", "60"), ("soon", "2"), (None, "2")]
+)
 async def test_retry_after(backend: ScriptedBackend, said: str | None, received: str) -> None:
     backend.play(refusal(429, headers=[("retry-after", said)] if said else []))
     async with running_pool(config_of(backend.url)) as pool:
