@@ -67,7 +67,7 @@ class Ours:
         )
 
     def start(self, key: bytes, now: float) -> Attempt:
-        choice = self.pool.choose(key, frozenset(), now)
+        choice = self.pool.select(key, frozenset(), now)
         assert choice is not None, "a pool without bounds has room"
         return self.pool.start(choice, key, now)
 

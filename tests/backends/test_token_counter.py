@@ -104,7 +104,7 @@ async def test_a_full_backend_is_asked_all_the_same(
     config = config_of(backend.url, pool={"max_inflight": 1, "slots": 1})
     async with running_pool(config) as pool:
         await until(lambda: pool.is_ready(monotonic()))
-        choice = pool.balancer.choose(None, frozenset(), monotonic())
+        choice = pool.balancer.select(None, frozenset(), monotonic())
         assert choice is not None
         pool.balancer.start(choice, None, monotonic())
         assert (

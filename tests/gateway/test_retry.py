@@ -107,7 +107,7 @@ async def test_retried_elsewhere(
 ) -> None:
     backends = [new_backend(), new_backend()]
     async with running_pool(config_of(*(backend.url for backend in backends))) as pool:
-        first = pool.balancer.choose(b"key", frozenset(), monotonic())
+        first = pool.balancer.select(b"key", frozenset(), monotonic())
         assert first is not None
         for backend in backends:
             backend.play(play if backend.url == first.backend.url else Canned("Hello."))

@@ -26,14 +26,14 @@ def make(count: int = 3, **settings: int) -> Balancer:
 def at(
     pool: Balancer, key: bytes | None, now: float = 0.0, tried: frozenset[str] = NONE
 ) -> tuple[str, str] | None:
-    choice = pool.choose(key, tried, now)
+    choice = pool.select(key, tried, now)
     return None if choice is None else (choice.backend.name, choice.branch)
 
 
 def begin(
     pool: Balancer, key: bytes | None, now: float = 0.0, tried: frozenset[str] = NONE
 ) -> Attempt:
-    choice = pool.choose(key, tried, now)
+    choice = pool.select(key, tried, now)
     assert choice is not None
     return pool.start(choice, key, now)
 
@@ -41,7 +41,7 @@ def begin(
 def homes(pool: Balancer, count: int) -> dict[bytes, str]:
     found = {}
     for number in range(count):
-        choice = pool.choose(b"session-%d" % number, NONE, 0.0)
+        choice = pool.select(b"session-%d" % number, NONE, 0.0)
         assert choice is not None
         found[b"session-%d" % number] = choice.backend.name
     return found
@@ -267,7 +267,7 @@ def test_a_trial_that_fails_doubles_the_back_off() -> None:
 def test_at_most_half_a_pool_is_ejected_by_passive_signs(members: int, out: int) -> None:
     pool = make(members)
     for backend in pool.backends:
-        choice = pool.choose(
+        choice = pool.select(
             None, frozenset(b.name for b in pool.backends if b is not backend), 0.0
         )
         assert choice is not None

@@ -29,7 +29,7 @@ class PoolMachine(RuleBasedStateMachine):
     def request(self, key: bytes | None, data: st.DataObject) -> None:
         names = [b.name for b in self.pool.backends]
         tried = frozenset(data.draw(st.sets(st.sampled_from(names)))) if names else frozenset()
-        choice = self.pool.choose(key, tried, self.now)
+        choice = self.pool.select(key, tried, self.now)
         able = [
             b
             for b in self.pool.backends

@@ -120,7 +120,7 @@ def _count(name: str, request: MessagesRequest) -> int:
 
 def _backend_for(pool: BackendPool, key: bytes | None) -> Backend | None:
     """The session's backend, even if it is full."""
-    choice = pool.balancer.choose(key, frozenset(), monotonic())
+    choice = pool.balancer.select(key, frozenset(), monotonic())
     if choice is not None:
         return choice.backend
     return next((backend for backend in pool.balancer.backends if backend.is_usable), None)

@@ -98,7 +98,7 @@ def _try_start(
 ) -> tuple[Choice, Attempt] | None:
     """A backend and a slot on it, if there is one now."""
     now = monotonic()
-    choice = pool.balancer.choose(key, tried, now)
+    choice = pool.balancer.select(key, tried, now)
     return None if choice is None else (choice, pool.balancer.start(choice, key, now))
 
 

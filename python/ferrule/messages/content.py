@@ -26,7 +26,7 @@ from ferrule.messages.json_text import (
     wrap,
 )
 from ferrule.messages.policy import Policy
-from ferrule.messages.schema import Block, Source, blocks_in
+from ferrule.messages.schema import Block, MediaSource, blocks_in
 
 Item = bytes | ImagePart
 
@@ -139,7 +139,7 @@ def _texts_of(block: Block, path: str, depth: int) -> list[bytes]:
         for reference in references
         if isinstance(reference, Block)
     ]
-    if isinstance(block.source, Source) and block.source.type == "text":
+    if isinstance(block.source, MediaSource) and block.source.type == "text":
         texts += texts_in(block.source.data, f"{path}.source.data", depth)
     return texts + texts_in(block.content, f"{path}.content", depth)
 

@@ -11,7 +11,7 @@ from ferrule.messages.diagnostics import Diagnostics
 from ferrule.messages.json_text import quote, string_in, unquote
 from ferrule.messages.opaque_values import reasoning_of
 from ferrule.messages.policy import Policy
-from ferrule.messages.schema import Block, Message, MessagesRequest, Source, blocks_in
+from ferrule.messages.schema import Block, MediaSource, Message, MessagesRequest, blocks_in
 from ferrule.messages.system import system_text
 from ferrule.messages.tools import visible_tools
 from ferrule.messages.translate import Prompt, build_prompt
@@ -113,13 +113,13 @@ def _block_texts(block: Block, path: str) -> list[bytes]:
         restored = reasoning_of(block.signature)
         literal = quote(restored) if restored else string_in(block.thinking, path, "thinking")
         return [] if literal is None else [literal]
-    if block.type == "document" and isinstance(block.source, Source):
+    if block.type == "document" and isinstance(block.source, MediaSource):
         return _document_texts(block, block.source, path)
     literal = string_in(block.text, path, "text")
     return ([] if literal is None else [literal]) + _nested(block.content, f"{path}.content")
 
 
-def _document_texts(block: Block, source: Source, path: str) -> list[bytes]:
+def _document_texts(block: Block, source: MediaSource, path: str) -> list[bytes]:
     head = strings(block.title, block.context)
     if source.type == "text":
         return head + texts_in(source.data, f"{path}.source.data")
@@ -137,7 +137,7 @@ def _nested(content: msgspec.Raw, path: str) -> list[bytes]:
         at = f"{path}.{index}"
         if block.type == "image":
             texts.append(quote(_IMAGE_STAND_IN))
-        elif block.type == "document" and isinstance(block.source, Source):
+        elif block.type == "document" and isinstance(block.source, MediaSource):
             texts += _document_texts(block, block.source, at)
         else:
             literal = string_in(block.text, at, "text")

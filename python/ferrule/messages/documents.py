@@ -21,7 +21,7 @@ import pypdf
 from ferrule.messages.json_text import first_char
 from ferrule.messages.media import wants_document_text
 from ferrule.messages.policy import Policy
-from ferrule.messages.schema import Block, MessagesRequest, Source, blocks_in
+from ferrule.messages.schema import Block, MediaSource, MessagesRequest, blocks_in
 
 PDF_BYTES_MAX = 32 << 20
 PDF_PAGES_MAX = 200
@@ -113,7 +113,7 @@ def _pdfs(blocks: list[Block], path: str, depth: int) -> Iterator[Pending]:
     for index, block in enumerate(blocks):
         at = f"{path}.{index}"
         source = block.source
-        if block.type == "document" and isinstance(source, Source):
+        if block.type == "document" and isinstance(source, MediaSource):
             if source.type == "base64" and source.media_type in (None, "application/pdf"):
                 yield Pending(at, bytes(source.data))
         elif (

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from ferrule.errors import InvalidRequest
 from ferrule.messages.json_text import quote, string_in
 from ferrule.messages.policy import Policy
-from ferrule.messages.schema import Block, Source
+from ferrule.messages.schema import Block, MediaSource
 
 _IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
@@ -47,7 +47,7 @@ def image_url(block: Block, policy: Policy, path: str) -> bytes | None:
     )
 
 
-def check_document(source: Source, policy: Policy, path: str) -> None:
+def check_document(source: MediaSource, policy: Policy, path: str) -> None:
     """A document that is neither text nor content. Raises InvalidRequest naming the block where the
     policy refuses it."""
     if policy.dialect.media == "forward_or_refuse" and not policy.images:
@@ -74,13 +74,13 @@ def wants_document_text(policy: Policy) -> bool:
     )
 
 
-def source_of(block: Block, path: str) -> Source:
-    if not isinstance(block.source, Source):
+def source_of(block: Block, path: str) -> MediaSource:
+    if not isinstance(block.source, MediaSource):
         raise InvalidRequest(f"{path}.source", "must be an object with a type")
     return block.source
 
 
-def _allowed_url(source: Source, policy: Policy, path: str) -> str:
+def _allowed_url(source: MediaSource, policy: Policy, path: str) -> str:
     url = source.url or ""
     try:
         parts = urlsplit(url)

@@ -27,7 +27,7 @@ Count = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 """What engines can take for a number of tokens."""
 
 
-class Source(msgspec.Struct, gc=False):
+class MediaSource(msgspec.Struct, gc=False):
     """Where an image or a document comes from; `type` is base64, url, file, text or content."""
 
     type: str = ""
@@ -60,7 +60,7 @@ class Block(msgspec.Struct, gc=False):
     is_error: bool | None = None
     thinking: msgspec.Raw = NOTHING
     signature: str | None = None
-    source: str | Source | None = None
+    source: str | MediaSource | None = None
     title: msgspec.Raw = NOTHING
     context: msgspec.Raw = NOTHING
     url: msgspec.Raw = NOTHING

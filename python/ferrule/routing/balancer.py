@@ -1,4 +1,4 @@
-"""Balances the requests of one pool over its backends: choose → start → record_success → end.
+"""Balances the requests of one pool over its backends: select → start → record_success → end.
 
 Decides and returns; does no I/O. `now`: seconds of any monotonic clock. Every count is this
 worker's own: with several workers the bounds are divided by `workers`, and each worker detects a
@@ -146,7 +146,7 @@ class Balancer:
 
     # One request
 
-    def choose(self, key: bytes | None, tried: Set[str], now: float) -> Choice | None:
+    def select(self, key: bytes | None, tried: Set[str], now: float) -> Choice | None:
         """The backend for the session `key` (None: no session), leaving out the names in `tried`.
         None: no usable backend has room."""
         if now >= self._review_at:
@@ -204,7 +204,7 @@ class Balancer:
 
     def may_retry(self, retries_made: int, verdict: Verdict) -> bool:
         """Whether another attempt is within `retries` and the pool's retry budget. Call between
-        `end` and `choose`.
+        `end` and `select`.
 
         The budget keeps retries from multiplying work. A backend that could not be reached, or that
         refused because it drains, has done no work; and it fails for many requests at once, all of

@@ -206,10 +206,10 @@ class RedisStore:
             return
         if is_taken:
             self._held[command.ticket] = command.tenant
-        gate = cast(Gate, refused_by) if refused_by else None
+        limit = cast(Gate, refused_by) if refused_by else None
         command.answer.set_result(
             Decision(
-                gate, float(wait_s), float(requests_debt_s), float(tokens_debt_s), command.ticket
+                limit, float(wait_s), float(requests_debt_s), float(tokens_debt_s), command.ticket
             )
         )
 
