@@ -49,7 +49,7 @@ class Surfaces:
         self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST"
     ) -> None:
         answer = self.proxy.client.request(method, path, body, {**KEYED, **(headers or {})})
-        self.told.append(
+        self.received.append(
             f"{answer.status} {answer.headers} {answer.content.decode(errors='replace')}"
         )
 
@@ -59,7 +59,7 @@ class Surfaces:
             for seen in (*self.backend.requests, *self.backend.others)
         ]
         return {
-            "answers": "\n".join(self.told),
+            "answers": "\n".join(self.received),
             "log": self.proxy.log()[self._logged :],
             "metrics": self.proxy.admin_get("/metrics").text,
             "status": self.proxy.admin_get("/status").text,
@@ -142,7 +142,7 @@ def test_however_a_backend_fails(surfaces: Surfaces, name: str) -> None:
         )
     with ThreadPoolExecutor(len(asked)) as threads:
         list(threads.map(lambda ask: surfaces.ask(*ask), asked))
-    assert len(surfaces.told) == len(asked)
+    assert len(surfaces.received) == len(asked)
     surfaces.assert_hidden(KEY, PROMPT, hashlib.sha256(KEY.encode()).hexdigest())
     assert POOL_KEY not in "".join(
         text for name, text in surfaces.all().items() if name != "upstream heads"
@@ -270,7 +270,7 @@ def test_however_a_key_is_wrong(surfaces: Surfaces) -> None:
             + number
             + b"\r\ncontent-length: 0\r\n\r\n"
         )
-        surfaces.told.append(surfaces.proxy.client.raw(head).decode(errors="replace"))
+        surfaces.received.append(surfaces.proxy.client.raw(head).decode(errors="replace"))
     surfaces.assert_hidden(KEY[:-1], BASIC, PROMPT)
 
 
@@ -284,7 +284,7 @@ def test_a_client_that_leaves_takes_its_secrets_along(surfaces: Surfaces) -> Non
         f"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: {KEY}\r\ncontent-length: "
         f"{len(half) + 5}\r\n\r\n"
     ).encode()
-    surfaces.told.append(surfaces.proxy.client.raw(head + half).decode(errors="replace"))
+    surfaces.received.append(surfaces.proxy.client.raw(head + half).decode(errors="replace"))
     surfaces.proxy.wait_for_metric("streams_active", 0)
     surfaces.assert_hidden(KEY, PROMPT)
 
@@ -293,5 +293,5 @@ def test_what_a_backend_quotes_of_a_prompt_goes_to_its_sender_alone(surfaces: Su
     """An engine's refusal may quote the request; only who sent it sees that."""
     surfaces.backend.play(refusal(400, f"1 validation error: input {PROMPT}"))
     surfaces.ask("/v1/messages", REQ(**SAID))
-    surfaces.told.clear()
+    surfaces.received.clear()
     surfaces.assert_hidden(KEY, PROMPT)
