@@ -175,10 +175,10 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _new_key(options: argparse.Namespace) -> int:
-    from ferrule.admission.keys import new_key
+    from ferrule.admission.keys import generate_key
 
     try:
-        key, entry = new_key(options.name)
+        key, entry = generate_key(options.name)
     except ValueError as wrong:
         print(f"ferrule keys new: {options.name!r}: {wrong}", file=sys.stderr)
         return 2

@@ -126,7 +126,7 @@ async def test_what_it_counted_stays_and_its_share_of_limits_does_not(
 ) -> None:
     forgotten: list[int] = []
     monkeypatch.setattr(
-        SharedStore, "forget_worker", lambda store, number: forgotten.append(number)
+        SharedStore, "release_worker", lambda store, number: forgotten.append(number)
     )
     (keeper,) = stage.keep()
     await until(lambda: stage.started)

@@ -194,7 +194,7 @@ class Supervisor:
         if child.streams is not None:
             child.streams[1].close()
             child.streams = None
-        SharedStore(counts_file, None).forget_worker(child.number)
+        SharedStore(counts_file, None).release_worker(child.number)
 
     async def _snapshots(self) -> list[Snapshot]:
         answers = await asyncio.gather(*(child.snapshot() for child in self._children))
