@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from ferrule.config import ConfigError, Problem, matches
 from ferrule.config.document import read_document
-from ferrule.config.shape import Shape
+from ferrule.config.struct_reader import StructReader
 from ferrule.errors import Failure
 
 PREFIX = "fk-"
@@ -99,9 +99,9 @@ class KeyRing:
     def load(cls, path: str | Path) -> KeyRing:
         """Raises ConfigError with every problem and its path (`keys.1.sha256`)."""
         keys_path = Path(path)
-        shape = Shape(environment={}, parsers={})
-        file = shape.section(_KeysFile, read_document(keys_path), "")
-        problems = shape.problems + (_find_problems(file) if file else [])
+        reader = StructReader(environment={}, parsers={})
+        file = reader.read_struct(_KeysFile, read_document(keys_path), "")
+        problems = reader.problems + (_find_problems(file) if file else [])
         if file is None or problems:
             raise ConfigError(problems, str(keys_path))
         return cls({bytes.fromhex(entry.sha256): _to_tenant(entry) for entry in file.keys})
