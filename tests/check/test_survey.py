@@ -114,7 +114,7 @@ async def test_a_discovery_that_finds_nobody_in_time(monkeypatch: pytest.MonkeyP
             return None
 
     monkeypatch.setattr(surveying, "DISCOVERY_TIMEOUT_S", 0.02)
-    monkeypatch.setattr(surveying, "watcher_for", lambda pool, settings: Nobody())
+    monkeypatch.setattr(surveying, "build_watcher", lambda pool, settings: Nobody())
     assert (await inquired(loads("pools: {p: {discover: {dns: 'a.example:1'}}}"))).report == []
 
 

@@ -14,7 +14,7 @@ from ferrule.backends.connections import BackendConnections
 from ferrule.backends.token_counter import ENGINE_ROUTES, ENGINE_TIMEOUT_S, parse_token_count
 from ferrule.catalog import Catalog, DiscoveredModels, ServedModel, merge
 from ferrule.config import Config
-from ferrule.discovery.choice import watcher_for
+from ferrule.discovery.choice import build_watcher
 from ferrule.messages import decode, tokenize_body
 from ferrule.routing.backend import BackendSpec, canonical_url, name_of
 
@@ -132,7 +132,7 @@ async def _discovered(config: Config, pool: str, progress: Progress) -> list[Bac
         if not found.done():
             found.set_result(specs)
 
-    watching = asyncio.ensure_future(watcher_for(pool, config.pools[pool]).watch(receive))
+    watching = asyncio.ensure_future(build_watcher(pool, config.pools[pool]).watch(receive))
     try:
         async with asyncio.timeout(DISCOVERY_TIMEOUT_S):
             return await found

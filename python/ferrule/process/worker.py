@@ -21,7 +21,7 @@ from ferrule.backends.pool import BackendPool, PoolContext, WorkerId
 from ferrule.backends.token_counter import TokenCounter
 from ferrule.catalog import Catalog, DiscoveredModels
 from ferrule.config import Config, ConfigError, Flags
-from ferrule.discovery.choice import watcher_for
+from ferrule.discovery.choice import build_watcher
 from ferrule.gateway.proxy import Proxy
 from ferrule.gateway.state import AppState, stream_deadlines
 from ferrule.http.connection import Deadlines
@@ -61,7 +61,7 @@ class WorkerSettings(msgspec.Struct, frozen=True):
             else config.from_flags(self.flags)
         )
         for name, pool in read.pools.items():
-            watcher_for(name, pool)
+            build_watcher(name, pool)
         return read
 
 
