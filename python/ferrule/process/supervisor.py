@@ -189,7 +189,7 @@ class Supervisor:
 
     def _retire(self, child: Child, counts_file: str) -> None:
         if child.last is not None:
-            self._admin.aggregate.retire(child.last.families)
+            self._admin.aggregator.retire(child.last.families)
             child.last = None
         if child.streams is not None:
             child.streams[1].close()

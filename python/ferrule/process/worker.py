@@ -157,7 +157,7 @@ class Worker:
         await asyncio.gather(*(pool.stop() for pool in state.pools.values()))
         await state.limiter.close()
         state.token_counter.close()
-        state.recorder.post()
+        state.recorder.flush()
         if state.tracing is not None:
             await state.tracing.close()
 
@@ -272,7 +272,7 @@ class Worker:
     def snapshot(self) -> Snapshot:
         now = monotonic()
         pools = self.state.pools.values()
-        self.state.recorder.post()
+        self.state.recorder.flush()
         for pool in pools:
             pool.update_gauges(now)
         is_ready, reason = self._readiness(now)
