@@ -209,7 +209,11 @@ class Metrics:
         self.queue_wait = Histogram(
             "ferrule_queue_wait_seconds", "Time spent waiting for a free backend.", WAIT_EDGES_S
         )
-        self.limited = Counter("ferrule_limited", "Requests refused at admission.", ("gate",))
+        self.limited = Counter(
+            "ferrule_limited",
+            "Requests refused at admission; gate store: the limits store was unavailable.",
+            ("gate",),
+        )
         self.count_tokens = Histogram(
             "ferrule_count_tokens_seconds", "Time to count the tokens of a body.", WAIT_EDGES_S
         )
