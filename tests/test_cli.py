@@ -1,4 +1,4 @@
-"""What was typed: handed on, or one clear line and an exit status."""
+"""Command lines: what they run, and how errors are printed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "hello world"}]}
 
 
 @pytest.fixture(autouse=True)
-def log_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def keep_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "set_up", lambda level: None)
 
 
@@ -42,21 +42,21 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["serve", "check"])
-def test_problems_are_printed_with_their_place(
+def test_problems_are_printed_with_their_path(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "f.yaml"
     file.write_text("listne: 1\n")
     assert main([command, "--config", str(file)]) == 1
-    received = capsys.readouterr().err
-    assert f"{file}: listne" in received
+    output = capsys.readouterr().err
+    assert f"{file}: listne" in output
     assert main([command, "--config", str(tmp_path / "absent.yaml")]) == 1
     assert "absent.yaml" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["serve", "check"])
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "expected"),
     [
         ([], "--backend"),
         (["--config", "FILE", "--backend", "http://a"], "--backend"),
@@ -68,16 +68,20 @@ def test_problems_are_printed_with_their_place(
     ],
 )
 def test_problems_of_flags_are_wrong_usage(
-    command: str, flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str,
+    flags: list[str],
+    expected: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "f.yaml"
     file.write_text("pools: {p: {backends: ['http://127.0.0.1:9']}}")
     assert main([command, *(str(file) if flag == "FILE" else flag for flag in flags)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"{said}: ")
+    assert line.startswith(f"{expected}: ")
 
 
-def test_a_problem_of_the_file_is_none_of_the_flags(
+def test_a_problem_of_the_file_is_not_wrong_usage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "f.yaml"
@@ -87,11 +91,11 @@ def test_a_problem_of_the_file_is_none_of_the_flags(
     file.write_text("pools: {p: {backends: ['http://127.0.0.1:9']}}")
     assert (
         main(["serve", "--config", str(file), "--listen", "0.0.0.0:1"]) == 1
-    )  # keys may be in the file as well
+    )  # the fix may be in the file: auth.keys_file
     assert "auth.keys_file" in capsys.readouterr().err
 
 
-def test_a_bad_keys_file_is_said_before_anything_runs(
+def test_a_bad_keys_file_is_reported_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "keys.yaml").write_text("keys: [{name: a}]")
@@ -104,8 +108,8 @@ def test_a_bad_keys_file_is_said_before_anything_runs(
     assert "keys.yaml" in capsys.readouterr().err
 
 
-def test_flags_are_handed_on() -> None:
-    options = cli._parser().parse_args(
+def test_flags_are_passed_on() -> None:
+    options = cli._build_parser().parse_args(
         [
             "serve",
             "--backend",
@@ -140,7 +144,7 @@ def test_more_than_one_worker_is_supervised(
 @pytest.mark.parametrize(
     ("admin", "warnings"), [("127.0.0.1:1", 0), ("[::1]:1", 0), ("0.0.0.0:1", 1)]
 )
-def test_an_admin_port_for_others_is_warned_of(
+def test_an_admin_port_beyond_loopback_gets_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, admin: str, warnings: int
 ) -> None:
     from ferrule.process import run_worker
@@ -162,10 +166,10 @@ def test_sim_and_demo_have_their_own_options(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_new_key_and_its_entry(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "new", "team-a"]) == 0
-    received = capsys.readouterr().out
-    key = received.split("\n", 1)[0]
-    assert received.count(key) == 1
-    entry = yaml.safe_load(received[received.index("keys:") :])["keys"][0]
+    output = capsys.readouterr().out
+    key = output.split("\n", 1)[0]
+    assert output.count(key) == 1
+    entry = yaml.safe_load(output[output.index("keys:") :])["keys"][0]
     assert (entry["name"], len(entry["sha256"])) == ("team-a", 64)
     assert main(["keys", "new", "bad\nname"]) == 2
     assert "bad\\nname" in capsys.readouterr().err
@@ -174,7 +178,7 @@ def test_a_new_key_and_its_entry(capsys: pytest.CaptureFixture[str]) -> None:
 # count
 
 
-def counted(capsys: pytest.CaptureFixture[str], *arguments: str) -> int:
+def count_tokens(capsys: pytest.CaptureFixture[str], *arguments: str) -> int:
     assert main(["count", *arguments]) == 0, capsys.readouterr().err
     return int(capsys.readouterr().out)
 
@@ -183,14 +187,14 @@ def counted(capsys: pytest.CaptureFixture[str], *arguments: str) -> int:
 def test_count(tmp_path: Path, capsys: pytest.CaptureFixture[str], body: dict[str, Any]) -> None:
     file = tmp_path / "body.json"
     file.write_text(json.dumps(body))
-    assert counted(capsys, "--model", "m", str(file)) == 2
+    assert count_tokens(capsys, "--model", "m", str(file)) == 2
 
 
 def test_count_of_standard_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(json.dumps(BODY).encode())))
-    assert counted(capsys, "-") == 2
+    assert count_tokens(capsys, "-") == 2
 
 
 def test_count_with_a_models_own_tokenizer(
@@ -202,7 +206,9 @@ def test_count_with_a_models_own_tokenizer(
         "models": [{"id": "m", "tokenizer": "cl100k_base"}],
     }
     (tmp_path / "f.yaml").write_text(yaml.safe_dump(config))
-    assert counted(capsys, "--config", str(tmp_path / "f.yaml"), str(tmp_path / "body.json")) == 2
+    assert (
+        count_tokens(capsys, "--config", str(tmp_path / "f.yaml"), str(tmp_path / "body.json")) == 2
+    )
     assert (
         main(
             [
@@ -220,7 +226,7 @@ def test_count_with_a_models_own_tokenizer(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("{", "JSON"),
         ("[]", "object"),
@@ -229,12 +235,12 @@ def test_count_with_a_models_own_tokenizer(
         ('{"model":"m","messages":7}', "messages"),
     ],
 )
-def test_count_of_what_is_no_body(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+def test_count_of_an_invalid_body(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, expected: str
 ) -> None:
     file = tmp_path / "body.json"
     file.write_text(text)
     assert main(["count", str(file)]) == 1
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
     assert main(["count", str(tmp_path / "absent")]) == 1
     assert "absent" in capsys.readouterr().err

@@ -1,7 +1,7 @@
-"""Writes ferrule.json, the Grafana dashboard, from the panels in panels.py. Run it after a change
-there: python k8s/grafana/generate.py.
+"""Writes ferrule.json, the Grafana dashboard, from the panels in panels.py. Run it after changing
+them: python k8s/grafana/generate.py.
 
-Decides lay-out, colours and variables; knows nothing of what the panels mean.
+Decides layout, colours and variables; knows nothing of what the panels mean.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CODE_COLOURS = (
 Json = dict[str, Any]
 
 
-def dashboard() -> Json:
+def build_dashboard() -> Json:
     return {
         "uid": "ferrule",
         "title": "ferrule",
@@ -41,13 +41,13 @@ def dashboard() -> Json:
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "browser",
-        "templating": {"list": _variables()},
+        "templating": {"list": _build_variables()},
         "annotations": {"list": []},
-        "panels": _panels(),
+        "panels": _build_panels(),
     }
 
 
-def _variables() -> list[Json]:
+def _build_variables() -> list[Json]:
     source = {
         "name": "datasource",
         "label": "Data source",
@@ -58,11 +58,11 @@ def _variables() -> list[Json]:
     }
     return [
         source,
-        _variable("namespace", "Namespace", "label_values(ferrule_build_info, namespace)"),
-        _variable(
+        _build_variable("namespace", "Namespace", "label_values(ferrule_build_info, namespace)"),
+        _build_variable(
             "model", "Model", 'label_values(ferrule_requests_total{namespace=~"$namespace"}, model)'
         ),
-        _variable(
+        _build_variable(
             "pool",
             "Pool",
             'label_values(ferrule_discovery_age_seconds{namespace=~"$namespace"}, pool)',
@@ -70,8 +70,8 @@ def _variables() -> list[Json]:
     ]
 
 
-def _variable(name: str, label: str, query: str) -> Json:
-    """`All` is `.*`, which also matches series that lack the label."""
+def _build_variable(name: str, label: str, query: str) -> Json:
+    """`All` is `.*`, which also matches series without the label."""
     return {
         "name": name,
         "label": label,
@@ -88,7 +88,7 @@ def _variable(name: str, label: str, query: str) -> Json:
     }
 
 
-def _panels() -> list[Json]:
+def _build_panels() -> list[Json]:
     ids = count(1)
     panels: list[Json] = []
     top = 0
@@ -100,42 +100,43 @@ def _panels() -> list[Json]:
                 "title": row.title,
                 "collapsed": False,
                 "panels": [],
-                "gridPos": _at(0, top, COLUMNS, 1),
+                "gridPos": _build_position(0, top, COLUMNS, 1),
             }
         )
         top += 1
-        for place, panel in enumerate(row.panels):
-            line, column = divmod(place, COLUMNS // WIDTH)
+        for index, panel in enumerate(row.panels):
+            line, column = divmod(index, COLUMNS // WIDTH)
             panels.append(
                 {
                     "id": next(ids),
-                    **_panel(panel),
-                    "gridPos": _at(column * WIDTH, top + line * HEIGHT, WIDTH, HEIGHT),
+                    **_build_panel(panel),
+                    "gridPos": _build_position(column * WIDTH, top + line * HEIGHT, WIDTH, HEIGHT),
                 }
             )
         top += -(-len(row.panels) // (COLUMNS // WIDTH)) * HEIGHT
     return panels
 
 
-def _at(x: int, y: int, width: int, height: int) -> Json:
+def _build_position(x: int, y: int, width: int, height: int) -> Json:
     return {"x": x, "y": y, "w": width, "h": height}
 
 
-def _panel(panel: Panel) -> Json:
+def _build_panel(panel: Panel) -> Json:
     return {
         "type": panel.kind,
         "title": panel.title,
         "description": panel.about,
         "datasource": DATASOURCE,
         "targets": [
-            _target(query, ref, panel) for query, ref in zip(panel.queries, "ABCDEF", strict=False)
+            _build_target(query, ref, panel)
+            for query, ref in zip(panel.queries, "ABCDEF", strict=False)
         ],
-        "fieldConfig": {"defaults": _defaults(panel), "overrides": _colours()},
+        "fieldConfig": {"defaults": _build_defaults(panel), "overrides": _build_overrides()},
         "options": OPTIONS[panel.kind],
     }
 
 
-def _target(query: Query, ref: str, panel: Panel) -> Json:
+def _build_target(query: Query, ref: str, panel: Panel) -> Json:
     target: Json = {
         "refId": ref,
         "datasource": DATASOURCE,
@@ -146,7 +147,7 @@ def _target(query: Query, ref: str, panel: Panel) -> Json:
     return {**target, "format": "heatmap"} if panel.kind == "heatmap" else target
 
 
-def _defaults(panel: Panel) -> Json:
+def _build_defaults(panel: Panel) -> Json:
     defaults: Json = {"unit": panel.unit, "min": 0}
     if panel.kind == "timeseries":
         stacking = {"mode": "normal" if panel.stacked else "none"}
@@ -165,7 +166,7 @@ def _defaults(panel: Panel) -> Json:
     return defaults
 
 
-def _colours() -> list[Json]:
+def _build_overrides() -> list[Json]:
     return [
         {
             "matcher": {"id": "byRegexp", "options": f"/{name}/"},
@@ -199,9 +200,9 @@ OPTIONS: dict[str, Json] = {
 }
 
 
-def text() -> str:
-    return json.dumps(dashboard(), indent=2) + "\n"
+def render() -> str:
+    return json.dumps(build_dashboard(), indent=2) + "\n"
 
 
 if __name__ == "__main__":
-    TARGET.write_text(text())
+    TARGET.write_text(render())

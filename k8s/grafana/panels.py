@@ -1,8 +1,7 @@
-"""What the dashboard shows, row by row: titles, units and expressions. How Grafana wants it written
-is generate.py's affair.
+"""The panels of the dashboard, row by row: titles, units and expressions. generate.py turns them
+into Grafana's format.
 
-`$namespace`, `$model` and `$pool` are the dashboard's variables; a filter built from them stands in
-every expression.
+`$namespace`, `$model` and `$pool` are variables of the dashboard; every expression filters by them.
 """
 
 from __future__ import annotations
@@ -40,22 +39,22 @@ POOL = f'{NS}, pool=~"$pool"'
 WINDOW = "[$__rate_interval]"
 
 
-def _rate(name: str, by: str, filters: str) -> str:
+def _rate_by(name: str, by: str, filters: str) -> str:
     return f"sum by ({by}) (rate({name}{{{filters}}}{WINDOW}))"
 
 
-def _total(name: str, filters: str) -> str:
+def _total_rate(name: str, filters: str) -> str:
     return f"sum(rate({name}{{{filters}}}{WINDOW}))"
 
 
 def _share(name: str, part: str, whole: str) -> str:
-    """Of all that `whole` matches, the share that `part` (one more matcher) matches too."""
-    return f"{_total(name, f'{whole}, {part}')} / {_total(name, whole)}"
+    """The share of what `whole` matches that `part`, an additional matcher, matches too."""
+    return f"{_total_rate(name, f'{whole}, {part}')} / {_total_rate(name, whole)}"
 
 
 def _quantile(share: float, name: str, filters: str, by: str = "") -> str:
     labels = f"{by}, le" if by else "le"
-    return f"histogram_quantile({share}, {_rate(f'{name}_bucket', labels, filters)})"
+    return f"histogram_quantile({share}, {_rate_by(f'{name}_bucket', labels, filters)})"
 
 
 def _quantiles(name: str, filters: str) -> list[Query]:
@@ -71,9 +70,9 @@ TRAFFIC = Row(
         Panel(
             "Requests by status",
             "reqps",
-            [Query(_rate("ferrule_requests_total", "code", MODEL), "{{code}}")],
-            "Answers a second by HTTP status. 529: no free backend. A stream that breaks later "
-            "is under 'Streams ended'.",
+            [Query(_rate_by("ferrule_requests_total", "code", MODEL), "{{code}}")],
+            "Responses per second by HTTP status. 529: no free backend. A stream that breaks "
+            "later is under 'Streams ended'.",
             stacked=True,
         ),
         Panel(
@@ -83,35 +82,35 @@ TRAFFIC = Row(
                 Query(_share("ferrule_requests_total", 'code=~"5.."', MODEL), "5xx"),
                 Query(_share("ferrule_requests_total", 'code=~"4.."', MODEL), "4xx"),
             ],
-            "5xx is ours or the backends' fault, 4xx the client's (429: its limits).",
+            "5xx is the proxy's or the backends' fault, 4xx the client's (429: its limits).",
         ),
         Panel(
             "Requests by route",
             "reqps",
-            [Query(_rate("ferrule_requests_total", "route", MODEL), "{{route}}")],
-            "Which surface clients use.",
+            [Query(_rate_by("ferrule_requests_total", "route", MODEL), "{{route}}")],
+            "Which API clients use.",
             stacked=True,
         ),
         Panel(
             "Streams active",
             "short",
             [Query(f"sum by (pod) (ferrule_streams_active{{{NS}}})", "{{pod}}")],
-            "Streams being told right now.",
+            "Streams in progress.",
             stacked=True,
         ),
         Panel(
             "Streams ended",
             "ops",
-            [Query(_rate("ferrule_stream_end_total", "reason", NS), "{{reason}}")],
-            "How streams end. client_gone is a client's choice; backend_error, timeout and drain "
-            "cut an answer short.",
+            [Query(_rate_by("ferrule_stream_end_total", "reason", NS), "{{reason}}")],
+            "How streams end. client_gone: the client disconnected. backend_error, timeout and "
+            "drain cut an answer short.",
             stacked=True,
         ),
         Panel(
             "Tokens",
             "short",
-            [Query(_rate("ferrule_tokens_total", "type", MODEL), "{{type}} per second")],
-            "Tokens a second. input leaves out what came from a cache (cache_read).",
+            [Query(_rate_by("ferrule_tokens_total", "type", MODEL), "{{type}} per second")],
+            "Tokens per second. input excludes tokens read from a cache (cache_read).",
         ),
     ),
 )
@@ -123,21 +122,21 @@ LATENCY = Row(
             "Time to first token",
             "s",
             _quantiles("ferrule_time_to_first_token_seconds", MODEL),
-            "From a request's head to its first content. Buckets are vLLM's, so the engine's own "
-            "panel can be laid over this one.",
+            "From a request's head to its first content. Buckets are vLLM's, so this panel can be "
+            "overlaid with the engine's own.",
         ),
         Panel(
             "Time to first token, spread",
             "s",
-            [Query(_rate("ferrule_time_to_first_token_seconds_bucket", "le", MODEL), "{{le}}")],
-            "Two clouds are two worlds: turns that find their cache and turns that do not.",
+            [Query(_rate_by("ferrule_time_to_first_token_seconds_bucket", "le", MODEL), "{{le}}")],
+            "Two clusters usually are turns that hit the prefix cache and turns that do not.",
             kind="heatmap",
         ),
         Panel(
             "Time per output token",
             "s",
             _quantiles("ferrule_time_per_output_token_seconds", MODEL),
-            "Between two tokens of a stream, as told to the client. Buckets are vLLM's.",
+            "Between two tokens of a stream, as sent to the client. Buckets are vLLM's.",
         ),
         Panel(
             "Time to first token by model (p95)",
@@ -148,7 +147,7 @@ LATENCY = Row(
                     "{{model}}",
                 )
             ],
-            "Which model makes clients wait.",
+            "Compares the waits of the models.",
         ),
         Panel(
             "Overhead of the proxy (p99)",
@@ -160,13 +159,13 @@ LATENCY = Row(
             "Request duration",
             "s",
             _quantiles("ferrule_request_duration_seconds", NS),
-            "Head of the request to the end of its answer.",
+            "From a request's head to the end of its response.",
         ),
         Panel(
             "Counting tokens",
             "s",
             [Query(_quantile(0.95, "ferrule_count_tokens_seconds", NS), "p95")],
-            "Time to count a body's tokens, by the engine or by the gateway's own tokenizer.",
+            "Time to count a body's tokens, by the engine or by the proxy's own tokenizer.",
         ),
     ),
 )
@@ -181,9 +180,9 @@ ROUTING = Row(
         Panel(
             "Decisions by branch",
             "ops",
-            [Query(_rate("ferrule_routing_decisions_total", "branch", POOL), "{{branch}}")],
+            [Query(_rate_by("ferrule_routing_decisions_total", "branch", POOL), "{{branch}}")],
             "home: the session's backend. spill: home was full. failover: home was down or "
-            "failed. keyless: no session.",
+            "failed. keyless: the request had no session.",
             stacked=True,
         ),
         Panel(
@@ -195,19 +194,20 @@ ROUTING = Row(
                 )
                 for branch in ("spill", "failover")
             ],
-            "Turns that run where their cache is not.",
+            "Turns that run on a backend without their cache.",
         ),
         Panel(
             "KV cache hit share",
             "percentunit",
             [
                 Query(
-                    f"{_rate('ferrule_tokens_total', 'model', _CACHED)} / "
-                    f"{_rate('ferrule_tokens_total', 'model', _PROMPT)}",
+                    f"{_rate_by('ferrule_tokens_total', 'model', _CACHED)} / "
+                    f"{_rate_by('ferrule_tokens_total', 'model', _PROMPT)}",
                     "{{model}}",
                 )
             ],
-            "Share of prompt tokens that the engines had in their cache: what stickiness is for.",
+            "Share of prompt tokens that the engines read from their caches; session routing is "
+            "there to raise it.",
         ),
         Panel(
             "In flight per backend",
@@ -218,7 +218,7 @@ ROUTING = Row(
                     "{{pool}} {{backend}}",
                 )
             ],
-            "Requests each backend works on, over all replicas.",
+            "Requests in flight at each backend, over all replicas.",
         ),
         Panel(
             "Imbalance",
@@ -231,7 +231,7 @@ ROUTING = Row(
                     "{{pool}}",
                 )
             ],
-            "The busiest backend against the mean. 1 is even.",
+            "Requests in flight at the busiest backend over the mean. 1 is even.",
         ),
     ),
 )
@@ -257,26 +257,26 @@ BACKENDS = Row(
         Panel(
             "Attempts by backend",
             "reqps",
-            [Query(_rate("ferrule_backend_requests_total", "backend", POOL), "{{backend}}")],
-            "Attempts a second, retries included.",
+            [Query(_rate_by("ferrule_backend_requests_total", "backend", POOL), "{{backend}}")],
+            "Attempts per second, retries included.",
         ),
         Panel(
             "Failed attempts",
             "reqps",
             [
                 Query(
-                    _rate("ferrule_backend_requests_total", "backend, code", _FAILED),
+                    _rate_by("ferrule_backend_requests_total", "backend, code", _FAILED),
                     "{{backend}} {{code}}",
                 )
             ],
-            "What each backend answered other than success, or what went wrong before an answer.",
+            "Each backend's error statuses, and failures before a response.",
             stacked=True,
         ),
         Panel(
             "Retries by reason",
             "ops",
-            [Query(_rate("ferrule_backend_retries_total", "reason", NS), "{{reason}}")],
-            "Sent again before a client saw anything.",
+            [Query(_rate_by("ferrule_backend_retries_total", "reason", NS), "{{reason}}")],
+            "Requests sent again before anything reached the client.",
         ),
         Panel(
             "Queue",
@@ -288,14 +288,14 @@ BACKENDS = Row(
             "Queue wait",
             "s",
             _quantiles("ferrule_queue_wait_seconds", NS),
-            "How long those that waited did.",
+            "Of the requests that had to wait.",
         ),
         Panel(
             "Discovery age",
             "s",
             [Query(f"max by (pool) (ferrule_discovery_age_seconds{{{POOL}}})", "{{pool}}")],
-            "Since the list of backends was last confirmed, at the replica where that is longest "
-            "ago.",
+            "Time since the list of backends was last confirmed, at the replica where it is the "
+            "longest.",
         ),
     ),
 )
@@ -306,8 +306,9 @@ KEYS = Row(
         Panel(
             "Refused by gate",
             "ops",
-            [Query(_rate("ferrule_limited_total", "gate", NS), "{{gate}}")],
-            "Which limit refuses: a key's requests, tokens or concurrency, or the queue.",
+            [Query(_rate_by("ferrule_limited_total", "gate", NS), "{{gate}}")],
+            "What refuses: a key's requests, tokens or concurrency; the queue; key: status 401. "
+            "store: the limits store was unavailable, whether or not that refused the request.",
             stacked=True,
         ),
         Panel(
@@ -315,7 +316,7 @@ KEYS = Row(
             "reqps",
             [
                 Query(
-                    _rate("ferrule_requests_total", "code", f'{NS}, code=~"401|403|429|529"'),
+                    _rate_by("ferrule_requests_total", "code", f'{NS}, code=~"401|403|429|529"'),
                     "{{code}}",
                 )
             ],
@@ -324,15 +325,15 @@ KEYS = Row(
         Panel(
             "Tokens by model",
             "short",
-            [Query(_rate("ferrule_tokens_total", "model", MODEL), "{{model}} per second")],
-            "Input, output and cached together.",
+            [Query(_rate_by("ferrule_tokens_total", "model", MODEL), "{{model}} per second")],
+            "Input, output and cached tokens together.",
             stacked=True,
         ),
         Panel(
             "Parameters dropped",
             "ops",
-            [Query(_rate("ferrule_dropped_params_total", "param", NS), "{{param}}")],
-            "What clients sent and the dialect drops; each of these answers carries "
+            [Query(_rate_by("ferrule_dropped_params_total", "param", NS), "{{param}}")],
+            "Parameters that clients sent and the dialect drops. The responses carry "
             "x-ferrule-dropped.",
         ),
     ),
@@ -345,13 +346,13 @@ PROCESS = Row(
             "Event loop lag",
             "s",
             [Query(f"max by (pod) (ferrule_event_loop_lag_seconds{{{NS}}})", "{{pod}}")],
-            "How late timers run at the slowest worker of each pod; streams stutter by as much.",
+            "How late timers run at the slowest worker of each pod; streams stall for as long.",
         ),
         Panel(
             "Replicas read",
             "short",
             [Query(f'sum(up{{job="ferrule", {NS}}})', "replicas")],
-            "Replicas that Prometheus reads.",
+            "Replicas that Prometheus scrapes.",
             kind="stat",
         ),
         Panel(

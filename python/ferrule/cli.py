@@ -1,7 +1,7 @@
-"""The command line: reads what was typed, hands it on, and turns problems into one clear line and
-an exit status.
+"""The command line: parses arguments, runs a command, and turns errors into messages and an exit
+status.
 
-Exit status: 0 done, 1 a problem that is printed with its place, 2 wrong usage.
+Exit status: 0 success, 1 a problem, printed with its path, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status. `argv`: without the program's name; None: the process's own."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] == ["sim"]:  # has options of its own
+    if arguments[:1] == ["sim"]:  # has a parser of its own
         from ferrule import sim
 
         return sim.main(arguments[1:])
-    options = _parser().parse_args(arguments)
+    options = _build_parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         status = run(options)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # whoever reads, such as `head`, has seen enough
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # for what Python flushes at its end
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
+        # Python flushes standard output once more at exit; that must not fail too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except UsageError as problems:
-        print(f"{problems}", file=sys.stderr)
+    except UsageError as error:
+        print(f"{error}", file=sys.stderr)
         return 2
-    except ConfigError as problems:
-        print(problems, file=sys.stderr)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
     except Failure as failure:
         print(f"ferrule: {failure.message}", file=sys.stderr)
-    except OSError as trouble:
-        print(f"ferrule: {trouble}", file=sys.stderr)
+    except OSError as error:
+        print(f"ferrule: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         pass
     return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ferrule",
         description="Anthropic's Messages API in front of vLLM, SGLang and llama.cpp.",
@@ -67,36 +67,38 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--log-level", choices=LEVELS, default="info")
     serve.set_defaults(run=_serve)
     demo = commands.add_parser(
-        "demo", help="three simulated backends and the proxy, with one streamed message"
+        "demo", help="run the proxy with three simulated backends, and stream one message"
     )
     demo.add_argument("--once", action="store_true", help="stop after the message")
     demo.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT")
     demo.add_argument("--admin", default="127.0.0.1:9090", metavar="HOST:PORT")
     demo.set_defaults(run=_demo)
-    commands.add_parser("sim", help="one simulated vLLM (ferrule sim --help)")
+    commands.add_parser("sim", help="run a simulated vLLM (ferrule sim --help)")
     check = commands.add_parser(
-        "check", help="read the config, ask each backend, say what the proxy will do"
+        "check", help="check the config and the backends, and report what the proxy will do"
     )
     _add_serving_flags(check)
     check.add_argument(
         "--probe",
         action="store_true",
-        help="also let each model generate three tokens, to see usage, reasoning and budgets",
+        help="also have each model generate three tokens, to test usage, reasoning and budgets",
     )
     check.set_defaults(run=_check)
-    keys = commands.add_parser("keys", help="keys of clients").add_subparsers(
+    keys = commands.add_parser("keys", help="manage clients' keys").add_subparsers(
         required=True, metavar="new"
     )
-    new = keys.add_parser("new", help="print a fresh key once, and its entry for the keys file")
+    new = keys.add_parser("new", help="print a new key, and its entry for the keys file")
     new.add_argument("name", metavar="NAME")
     new.set_defaults(run=_new_key)
     count = commands.add_parser("count", help="count the tokens of a Messages body")
     count.add_argument(
         "--model",
         metavar="M",
-        help="count as for this model of the config; without a config: its tokenizer",
+        help="count as for this model; default: the model that the body names",
     )
-    count.add_argument("--config", metavar="FILE")
+    count.add_argument(
+        "--config", metavar="FILE", help="where the model's tokenizer is set; default: o200k_base"
+    )
     count.add_argument("file", metavar="FILE", help="the JSON body; - for standard input")
     count.set_defaults(run=_count)
     return parser
@@ -109,7 +111,7 @@ def _add_serving_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="instead of a file; repeatable",
+        help="a backend, instead of --config; repeatable",
     )
     parser.add_argument(
         "--listen", metavar="HOST:PORT", help="127.0.0.1:8080 unless the file says otherwise"
@@ -142,20 +144,20 @@ def _serve(options: argparse.Namespace) -> int:
     settings = WorkerSettings(_flags(options), options.config)
     configuration = settings.read()
     if configuration.auth.keys_file:
-        KeyRing.load(
-            configuration.auth.keys_file
-        )  # a bad keys file is said once, here, and not by every worker
+        # fails here once, rather than in every worker
+        KeyRing.load(configuration.auth.keys_file)
     if not configuration.admin.is_loopback:
         log.warning(
-            "admin on %s is open to whoever reaches it: metrics, status and page ask for no key",
+            "admin on %s is not limited to this machine, and its metrics, status and page need no "
+            "key",
             configuration.admin,
         )
     try:
         if configuration.workers > 1:
             return uvloop.run(Supervisor(settings, configuration, options.log_level).run())
         return uvloop.run(serve_alone(settings, configuration))
-    except ParserMissing as missing:
-        print(f"ferrule: {missing}", file=sys.stderr)
+    except ParserMissing as error:
+        print(f"ferrule: {error}", file=sys.stderr)
         return 1
 
 
@@ -175,15 +177,15 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _new_key(options: argparse.Namespace) -> int:
-    from ferrule.admission.keys import new_key
+    from ferrule.admission.keys import generate_key
 
     try:
-        key, entry = new_key(options.name)
-    except ValueError as wrong:
-        print(f"ferrule keys new: {options.name!r}: {wrong}", file=sys.stderr)
+        key, entry = generate_key(options.name)
+    except ValueError as error:
+        print(f"ferrule keys new: {options.name!r}: {error}", file=sys.stderr)
         return 2
     print(
-        f"{key}\n\nThe key is shown this once. Its entry for the keys file:\n\nkeys:\n{entry}",
+        f"{key}\n\nThe key is shown only once. Its entry for the keys file:\n\nkeys:\n{entry}",
         end="",
     )
     return 0
@@ -197,7 +199,7 @@ def _count(options: argparse.Namespace) -> int:
     from ferrule.messages.count import text_of
 
     body = sys.stdin.buffer.read() if options.file == "-" else _read(options.file)
-    request = decode(_with_model(body, options.model))
+    request = decode(_add_model(body, options.model))
     name = "o200k_base"
     if options.config:
         model = find_model(config.load(options.config).models, options.model or request.model)
@@ -212,9 +214,9 @@ def _count(options: argparse.Namespace) -> int:
     return 0
 
 
-def _with_model(body: bytes, model: str | None) -> bytes:
-    """The body with `model` where it names none; what is no JSON object is left for `decode` to
-    complain of."""
+def _add_model(body: bytes, model: str | None) -> bytes:
+    """The body with `model`, if it names none. A body that is not a JSON object is left for
+    `decode` to refuse."""
     try:
         members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.MsgspecError:
@@ -225,5 +227,5 @@ def _with_model(body: bytes, model: str | None) -> bytes:
 
 
 def _read(file: str) -> bytes:
-    with open(file, "rb") as opened:
-        return opened.read()
+    with open(file, "rb") as stream:
+        return stream.read()

@@ -1,7 +1,6 @@
-"""`ferrule demo`: three simulated backends and the proxy on one machine, and one streamed message
-shown arriving.
+"""`ferrule demo`: runs three simulated backends and the proxy, and prints one message as it streams.
 
-It knows the proxy as any client does: by its command line, its ports and the Messages API.
+Uses the proxy as any client does: by its command line, its ports and the Messages API.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ The operator's page: http://{admin}/   Metrics: http://{admin}/metrics   Status:
 
 
 class DemoError(Exception):
-    """Something that ends the demo with status 1; the message is for the person at the terminal."""
+    """Ends the demo with status 1. The message is printed."""
 
 
 class _Delta(msgspec.Struct, frozen=True):
@@ -59,8 +58,8 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 def run(once: bool, listen: str, admin: str) -> int:
-    """`listen` and `admin` are HOST:PORT. Serves until Ctrl-C, SIGTERM or SIGHUP, or with `once`
-    only until the message has arrived."""
+    """`listen` and `admin` are HOST:PORT. Serves until Ctrl-C, SIGTERM or SIGHUP; with `once`, until
+    the message is complete. Returns the exit status."""
     try:
         uvloop.run(_run(once, listen, admin))
     except DemoError as error:
@@ -73,10 +72,10 @@ def run(once: bool, listen: str, admin: str) -> int:
 
 
 async def _run(once: bool, listen: str, admin: str) -> None:
-    this = asyncio.current_task()
-    assert this is not None
+    task = asyncio.current_task()
+    assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, this.cancel)
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     backends = [
         await sim.listen(sim.SimSettings(port=0, model=MODEL, reasoning=True))
         for _ in range(BACKENDS)
@@ -84,7 +83,7 @@ async def _run(once: bool, listen: str, admin: str) -> None:
     urls = [url for _, url in backends]
     proxy = await _start_proxy(urls, listen, admin)
     try:
-        await _until_ready(proxy, admin)
+        await _wait_until_ready(proxy, admin)
         print(
             f"{BACKENDS} simulated backends: {', '.join(urls)}\nproxy: http://{listen}\n\n> "
             f"{PROMPT}\n",
@@ -95,7 +94,7 @@ async def _run(once: bool, listen: str, admin: str) -> None:
         if not once:
             print("Serving until Ctrl-C.", flush=True)
             await proxy.wait()
-            raise DemoError(f"the proxy ended with status {proxy.returncode}")
+            raise DemoError(f"the proxy exited with status {proxy.returncode}")
     finally:
         await _stop(proxy)
         for runner, _ in backends:
@@ -106,8 +105,8 @@ async def _start_proxy(urls: list[str], listen: str, admin: str) -> Process:
     options = ["--listen", listen, "--admin", admin, "--log-level", "warning"]
     for url in urls:
         options += ["--backend", url]
-    # a session of its own: Ctrl-C reaches the demo alone, which then ends the proxy in order; its
-    # access log would land in the message
+    # A session of its own, so that Ctrl-C reaches only the demo, which then stops the proxy. Its
+    # access log is discarded: it would print into the message.
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -119,13 +118,13 @@ async def _start_proxy(urls: list[str], listen: str, admin: str) -> Process:
     )
 
 
-async def _until_ready(proxy: Process, admin: str) -> None:
+async def _wait_until_ready(proxy: Process, admin: str) -> None:
     try:
         async with asyncio.timeout(READY_TIMEOUT_S), aiohttp.ClientSession() as client:
             while not await _is_ready(client, admin):
                 if proxy.returncode is not None:
                     raise DemoError(
-                        f"the proxy ended with status {proxy.returncode} before it was ready"
+                        f"the proxy exited with status {proxy.returncode} before it was ready"
                     )
                 await asyncio.sleep(0.05)
     except TimeoutError as error:
@@ -154,7 +153,7 @@ async def _show_message(url: str) -> None:
     ):
         if response.status != 200:
             raise DemoError(f"the proxy answered {response.status}: {await response.text()}")
-        async for event in _events(response):
+        async for event in _read_events(response):
             print(
                 f"{_DIM}{event.delta.thinking}{_PLAIN}"
                 if event.delta.thinking
@@ -172,10 +171,10 @@ async def _show_message(url: str) -> None:
                 )
             stopped = stopped or event.type == "message_stop"
     if not stopped:
-        raise DemoError("the message broke off")
+        raise DemoError("the message ended early")
 
 
-async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[_Event]:
+async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[_Event]:
     async for line in response.content:
         if line.startswith(b"data:"):
             yield msgspec.json.decode(line[5:], type=_Event)

@@ -1,4 +1,4 @@
-"""Keys: which headers name a tenant, which files are refused, and that no key is ever shown."""
+"""Keys: which headers authenticate a tenant, which files are refused, and that no key is shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ferrule.admission import keys
-from ferrule.admission.keys import ANONYMOUS, KeyRing, Tenant, new_key
+from ferrule.admission.keys import ANONYMOUS, KeyRing, Tenant, generate_key
 from ferrule.config import ConfigError
 from ferrule.errors import Failure
 from ferrule.http.response import failure_headers
@@ -55,7 +55,7 @@ def ring() -> KeyRing:
 def test_p07_one_valid_key_is_enough(
     ring: KeyRing, x_api_key: str | None, authorization: str | None, name: str
 ) -> None:
-    assert ring.find(x_api_key, authorization, MISSING).name == name
+    assert ring.authenticate(x_api_key, authorization, MISSING).name == name
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_p07_everything_else_is_a_401(
     ring: KeyRing, x_api_key: str | None, authorization: str | None, message: str, gate: bool
 ) -> None:
     with pytest.raises(Failure) as raised:
-        ring.find(x_api_key, authorization, MISSING)
+        ring.authenticate(x_api_key, authorization, MISSING)
     failure = raised.value
     assert (failure.status, failure.kind, failure.message, failure.is_admission) == (
         401,
@@ -104,23 +104,23 @@ def test_p09_the_match_is_compared_in_constant_time(
 
     monkeypatch.setattr(keys.hmac, "compare_digest", compare)
     with pytest.raises(Failure):
-        ring.find(KEY, None, MISSING)
+        ring.authenticate(KEY, None, MISSING)
     assert compared == [(digest(KEY), digest(KEY))]
 
 
 def test_a_key_is_never_shown(ring: KeyRing, tmp_path: Path) -> None:
     wrong = "-".join(["fk", "wrong", "canary"])
     with pytest.raises(Failure) as raised:
-        ring.find(wrong, None, MISSING)
+        ring.authenticate(wrong, None, MISSING)
     shown = repr(ring) + str(ring.tenants) + "".join(traceback.format_exception(raised.value))
     assert "canary" not in shown
     with pytest.raises(ConfigError) as refused:
-        KeyRing.load(written(tmp_path, f"keys: [{{name: a, sha256: {KEY}}}]"))
+        KeyRing.load(write_keys(tmp_path, f"keys: [{{name: a, sha256: {KEY}}}]"))
     assert "canary" not in str(refused.value)
 
 
-def test_an_open_ring_lets_everybody_in() -> None:
-    assert KeyRing.open().find("anything", None, MISSING) is ANONYMOUS
+def test_an_open_ring_admits_everyone() -> None:
+    assert KeyRing.open().authenticate("anything", None, MISSING) is ANONYMOUS
     assert not ANONYMOUS.has_limits
 
 
@@ -150,7 +150,7 @@ def test_models_of_a_key(patterns: tuple[str, ...], names: tuple[str, ...], allo
         assert (raised.value.status, raised.value.kind) == (403, "permission_error")
 
 
-def written(folder: Path, text: str) -> Path:
+def write_keys(folder: Path, text: str) -> Path:
     path = folder / "keys.yaml"
     path.write_text(text)
     return path
@@ -167,15 +167,15 @@ keys:
     concurrency: 32
   - {{name: team-b, sha256: "{digest(OTHER).hex()}"}}
 """
-    ring = KeyRing.load(written(tmp_path, text))
-    assert ring.find(KEY, None, MISSING) == Tenant(
+    ring = KeyRing.load(write_keys(tmp_path, text))
+    assert ring.authenticate(KEY, None, MISSING) == Tenant(
         name="team-a",
         models=("claude-*",),
         requests_per_minute=600,
         tokens_per_minute=2_000_000,
         concurrency=32,
     )
-    assert ring.find(OTHER, None, MISSING) == Tenant(name="team-b")
+    assert ring.authenticate(OTHER, None, MISSING) == Tenant(name="team-b")
 
 
 HEX = "ab" * 32
@@ -226,42 +226,43 @@ HEX = "ab" * 32
         ("[]", ["expected a mapping, got a list"]),
     ],
 )
-def test_a_bad_file_is_refused_with_its_places(
+def test_a_bad_file_is_refused_with_the_paths(
     tmp_path: Path, text: str, problems: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as raised:
-        KeyRing.load(written(tmp_path, text))
+        KeyRing.load(write_keys(tmp_path, text))
     assert [str(problem) for problem in raised.value.problems] == problems
     assert str(raised.value).startswith(f"{tmp_path / 'keys.yaml'}: ")
 
 
-def test_no_file_is_an_error_with_its_name(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read"):
         KeyRing.load(tmp_path / "none.yaml")
 
 
 def test_a_new_key_and_its_entry(tmp_path: Path) -> None:
-    key, entry = new_key("team-a")
+    key, entry = generate_key("team-a")
     assert len(key) == 46
     assert key.startswith("fk-")
     assert key not in entry
     assert yaml.safe_load(entry)[0]["name"] == "team-a"
     assert (
-        KeyRing.load(written(tmp_path, "keys:\n" + entry)).find(key, None, MISSING).name == "team-a"
+        KeyRing.load(write_keys(tmp_path, "keys:\n" + entry)).authenticate(key, None, MISSING).name
+        == "team-a"
     )
-    assert new_key("team-a")[0] != key
+    assert generate_key("team-a")[0] != key
 
 
 @pytest.mark.parametrize("name", ["", "a b", "anonymous", "x" * 65, 'a"b', "-a"])
-def test_a_name_that_cannot_be_one(name: str) -> None:
+def test_invalid_names(name: str) -> None:
     with pytest.raises(ValueError, match="expected up to 64"):
-        new_key(name)
+        generate_key(name)
 
 
 def test_the_example_shows_every_field() -> None:
     example = Path(__file__).parents[2] / "keys.example.yaml"
     first = yaml.safe_load(example.read_text())["keys"][0]
-    assert set(first) == {field.name for field in msgspec.structs.fields(keys._Entry)}
+    assert set(first) == {field.name for field in msgspec.structs.fields(keys._KeyEntry)}
     team, batch = KeyRing.load(example).tenants
     assert team == Tenant(
         name="team-a", requests_per_minute=600, tokens_per_minute=2_000_000, concurrency=32

@@ -1,5 +1,5 @@
-"""Limits of a key: one contract, held by every store; then headers and what happens when a store is
-away."""
+"""The limiter: leases, 429s with their headers, and an unavailable store. What every store must do
+is in stores/test_contract.py."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def limiter(clock: Clock, refusals: list[str]) -> Limiter:
     return Limiter(MemoryStore(), on_limited=refusals.append, clock=clock, wall_clock=clock.wall)
 
 
-async def refused(limiter: Limiter, tenant: Tenant, tokens: int = 1) -> Failure:
+async def admit_refused(limiter: Limiter, tenant: Tenant, tokens: int = 1) -> Failure:
     with pytest.raises(Failure) as raised:
         await limiter.admit(tenant, tokens)
     return raised.value
 
 
-async def test_h13_the_second_request_of_a_minute_is_told_when_to_come_back(
+async def test_h13_the_second_request_of_a_minute_gets_a_retry_after(
     limiter: Limiter, clock: Clock, refusals: list[str]
 ) -> None:
     tenant = Tenant(name="t", requests_per_minute=1)
     await (await limiter.admit(tenant, 1)).settle(1)
     clock.now += 12.5
-    failure = await refused(limiter, tenant)
+    failure = await admit_refused(limiter, tenant)
     assert (failure.status, failure.kind, failure.is_admission) == (429, "rate_limit_error", True)
     assert dict(failure_headers(failure)) == {
         "anthropic-ratelimit-requests-limit": "1",
@@ -76,7 +76,7 @@ async def test_retry_after_is_a_whole_number_from_1_to_60(
     tenant = Tenant(name="t", tokens_per_minute=60)
     lease = await limiter.admit(tenant, 51)
     await lease.settle(51 if tokens < 60 else tokens)
-    assert str((await refused(limiter, tenant, tokens)).retry_after_s) == retry_after
+    assert str((await admit_refused(limiter, tenant, tokens)).retry_after_s) == retry_after
 
 
 async def test_headers_of_an_admitted_request(limiter: Limiter) -> None:
@@ -93,27 +93,27 @@ async def test_headers_of_an_admitted_request(limiter: Limiter) -> None:
     }
 
 
-async def test_a_tenant_without_limits_costs_the_store_nothing(clock: Clock) -> None:
-    limiter = Limiter(Away(), "deny", clock=clock)
+async def test_a_tenant_without_limits_needs_no_store(clock: Clock) -> None:
+    limiter = Limiter(SwitchableStore(), "deny", clock=clock)
     lease = await limiter.admit(ANONYMOUS, 10**9)
     await lease.settle(10**9)
     assert dict(rate_limit_headers(lease.rate_limits())) == {}
 
 
-class Away:
+class SwitchableStore:
     """A store that can be switched off."""
 
     def __init__(self) -> None:
-        self.is_away = True
-        self.given_back = 0
+        self.is_down = True
+        self.released = 0
 
     async def take(self, tenant: Tenant, tokens: int, now: float) -> Decision:
-        if self.is_away:
+        if self.is_down:
             raise StoreUnavailable("timed out")
         return Decision(None, 0.0, 0.0, 0.0)
 
-    def give_back(self, tenant: Tenant, ticket: str, more_tokens: int, now: float) -> None:
-        self.given_back += 1
+    def release(self, tenant: Tenant, ticket: str, extra_tokens: int, now: float) -> None:
+        self.released += 1
 
     async def close(self) -> None:
         pass
@@ -125,25 +125,25 @@ LIMITED = Tenant(name="t", requests_per_minute=1)
 async def test_m09_store_away_and_allow(
     clock: Clock, refusals: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = Away()
+    store = SwitchableStore()
     limiter = Limiter(store, "allow", on_limited=refusals.append, clock=clock)
     with caplog.at_level(logging.INFO):
         leases = [await limiter.admit(LIMITED, 1) for _ in range(3)]
-        store.is_away = False
+        store.is_down = False
         leases.append(await limiter.admit(LIMITED, 1))
         for lease in leases:
             await lease.settle(1)
     assert refusals == ["store", "store", "store"]
     assert [record.getMessage() for record in caplog.records] == [
-        "limits store unavailable (timed out); until it is back requests are let in",
+        "limits store unavailable (timed out); requests are admitted until it is back",
         "limits store is back",
     ]
-    assert store.given_back == 1
+    assert store.released == 1
 
 
 async def test_m09_store_away_and_deny(clock: Clock, refusals: list[str]) -> None:
-    limiter = Limiter(Away(), "deny", on_limited=refusals.append, clock=clock)
-    failure = await refused(limiter, LIMITED)
+    limiter = Limiter(SwitchableStore(), "deny", on_limited=refusals.append, clock=clock)
+    failure = await admit_refused(limiter, LIMITED)
     assert (failure.status, failure.kind, dict(failure_headers(failure)), failure.is_admission) == (
         529,
         "overloaded_error",
@@ -154,9 +154,9 @@ async def test_m09_store_away_and_deny(clock: Clock, refusals: list[str]) -> Non
 
 
 async def test_a_lease_is_settled_once(clock: Clock) -> None:
-    store = Away()
-    store.is_away = False
+    store = SwitchableStore()
+    store.is_down = False
     lease: Lease = await Limiter(store, clock=clock).admit(LIMITED, 1)
     for _ in range(3):
         await lease.settle(7)
-    assert store.given_back == 1
+    assert store.released == 1

@@ -1,4 +1,4 @@
-"""Answers of backends, as the tests of findings and report write them down."""
+"""Makes surveys of backends for the tests of problems and report."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ferrule.config import Config
 URL = "http://10.0.0.1:8000"
 
 
-def config(**settings: Any) -> Config:
+def make_config(**settings: Any) -> Config:
     return config_of(URL, **settings)
 
 
-def description(
+def make_info(
     *models: str, version: str = "0.33.0", owner: str = "vllm", window: int = 1000
 ) -> BackendInfo:
     listed = [{"id": model, "owned_by": owner, "max_model_len": window} for model in models]
@@ -28,26 +28,30 @@ def description(
     )
 
 
-def report(ability: Capabilities | None = None, **members: Any) -> BackendReport:
-    """A backend that lists `m`, and what it does for it."""
-    abilities = {"m": ability or Capabilities(window=1000, counted_tokens=9)}
+def make_report(capabilities: Capabilities | None = None, **members: Any) -> BackendReport:
+    """A backend that lists `m`, with its capabilities for it."""
+    capabilities_by_model = {"m": capabilities or Capabilities(window=1000, counted_tokens=9)}
     return BackendReport(
         **{
             "pool": "p",
             "name": "p-1",
             "url": URL,
-            "place": "pools.p.backends.0",
-            "description": description("m"),
-            "abilities": abilities,
+            "config_path": "pools.p.backends.0",
+            "info": make_info("m"),
+            "capabilities_by_model": capabilities_by_model,
             **members,
         }
     )
 
 
-def survey(config: Config, *backends: BackendReport, probes: bool = False) -> Survey:
+def make_survey(config: Config, *backends: BackendReport, probes: bool = False) -> Survey:
     discovered_by_pool = {
         name: merge(
-            [one.description.discovered for one in backends if one.pool == name and one.description]
+            [
+                backend.info.discovered
+                for backend in backends
+                if backend.pool == name and backend.info
+            ]
         )
         for name in config.pools
     }

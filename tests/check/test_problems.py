@@ -1,17 +1,17 @@
-"""Every kind of problem, with its place; and that nothing else is one."""
+"""Every kind of problem with its path, and what is not a problem."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from tests.check.backends import URL, config, description, report, survey
+from tests.check.backends import URL, make_config, make_info, make_report, make_survey
 
 from ferrule.check.problems import find_problems
 from ferrule.check.survey import BackendReport, Capabilities
 from ferrule.config import Config, Flags, from_flags
 
-OLD = description("m", version="0.10.0")
+OLD = make_info("m", version="0.10.0")
 REFUSED = Capabilities(
     window=1000,
     has_usage=True,
@@ -20,67 +20,67 @@ REFUSED = Capabilities(
 )
 
 CASES: list[tuple[str, Config, list[BackendReport], list[str]]] = [
-    ("nothing", config(), [report()], []),
+    ("nothing", make_config(), [make_report()], []),
     (
         "down",
-        config(),
-        [report(trouble="refused")],
-        [f"pools.p.backends.0: {URL} is not well: refused"],
+        make_config(),
+        [make_report(failure="refused")],
+        [f"pools.p.backends.0: {URL} is unhealthy: refused"],
     ),
     (
         "silent",
-        config(),
-        [report(trouble="refused", description=None, abilities={})],
-        [f"pools.p.backends.0: {URL} is not well: refused"],
+        make_config(),
+        [make_report(failure="refused", info=None, capabilities_by_model={})],
+        [f"pools.p.backends.0: {URL} is unhealthy: refused"],
     ),
     (
         "no list",
-        config(),
-        [report(description=None, abilities={})],
+        make_config(),
+        [make_report(info=None, capabilities_by_model={})],
         [f"pools.p.backends.0: {URL} does not list its models (GET /v1/models)"],
     ),
-    ("nobody", config(), [], ["pools.p.discover: finds no backend"]),
+    ("nobody", make_config(), [], ["pools.p.discover: finds no backend"]),
     (
         "not listed",
-        config(model={"upstream": "deep/m"}),
-        [report(abilities={})],
+        make_config(model={"upstream": "deep/m"}),
+        [make_report(capabilities_by_model={})],
         [f"models.0.upstream: {URL} (pools.p.backends.0) does not list `deep/m`"],
     ),
     (
         "window",
-        config(model={"context_window": 2000}),
-        [report()],
-        [f"models.0.context_window: is 2000, but {URL} takes 1000 tokens"],
+        make_config(model={"context_window": 2000}),
+        [make_report()],
+        [f"models.0.context_window: is 2000, but {URL} accepts 1000 tokens"],
     ),
-    ("smaller window", config(model={"context_window": 500}), [report()], []),
+    ("smaller window", make_config(model={"context_window": 500}), [make_report()], []),
     (
         "engine",
-        config(),
-        [report(description=OLD)],
+        make_config(),
+        [make_report(info=OLD)],
         [f"pools.p.engine: is vllm, but {URL} says it is vllm_old; expected auto"],
     ),
-    ("engine auto", config(pool={"engine": "auto"}), [report(description=OLD)], []),
+    ("engine auto", make_config(pool={"engine": "auto"}), [make_report(info=OLD)], []),
     (
         "engine that says nothing",
-        config(pool={"engine": "sglang"}, dialect="token-factory"),
-        [report(description=description("m", owner="x"))],
+        make_config(pool={"engine": "sglang"}, dialect="token-factory"),
+        [make_report(info=make_info("m", owner="x"))],
         [],
     ),
     (
         "budget that nobody holds",
-        config(
+        make_config(
             pool={"engine": "sglang"}, model={"thinking_budget": "engine", "can_continue": False}
         ),
-        [report()],
+        [make_report()],
         [
-            "models.0.thinking_budget: is engine, which the engine cannot do; budgets will be "
-            "refused"
+            "models.0.thinking_budget: is engine, which the engine does not support; budgets will "
+            "be refused"
         ],
     ),
     (
         "budget refused",
-        config(),
-        [report(REFUSED)],
+        make_config(),
+        [make_report(REFUSED)],
         [
             f"models.0.thinking_budget: {URL} refuses thinking_token_budget (HTTP 400: no "
             f"parser); set thinking_budget to edge or refuse"
@@ -88,21 +88,21 @@ CASES: list[tuple[str, Config, list[BackendReport], list[str]]] = [
     ),
     (
         "budget refused that nobody asks for",
-        config(model={"thinking_budget": "edge"}),
-        [report(REFUSED)],
+        make_config(model={"thinking_budget": "edge"}),
+        [make_report(REFUSED)],
         [],
     ),
     (
         "probe",
-        config(),
-        [report(Capabilities(trouble="HTTP 500: x"))],
+        make_config(),
+        [make_report(Capabilities(failure="HTTP 500: x"))],
         [f"pools.p.backends.0: {URL} does not answer for m: HTTP 500: x"],
     ),
     (
         "usage",
-        config(),
-        [report(Capabilities(has_usage=False))],
-        [f"pools.p.backends.0: {URL} tells no usage for m"],
+        make_config(),
+        [make_report(Capabilities(has_usage=False))],
+        [f"pools.p.backends.0: {URL} reports no usage for m"],
     ),
 ]
 
@@ -114,24 +114,24 @@ def test_problems(
     name: str, settings: Config, backends: list[BackendReport], expected: list[str]
 ) -> None:
     assert [
-        str(problem) for problem in find_problems(settings, survey(settings, *backends))
+        str(problem) for problem in find_problems(settings, make_survey(settings, *backends))
     ] == expected
 
 
-def test_models_that_nobody_configured_have_their_problems_at_the_backend() -> None:
+def test_problems_of_unconfigured_models_have_the_backends_path() -> None:
     settings = from_flags(Flags(backends=(URL,), dialect="anthropic"))
-    one = report(REFUSED, pool="default", place="pools.default.backends.0")
-    (problem,) = find_problems(settings, survey(settings, one))
+    refusing = make_report(REFUSED, pool="default", config_path="pools.default.backends.0")
+    (problem,) = find_problems(settings, make_survey(settings, refusing))
     assert problem.path == "pools.default.backends.0"
     assert "thinking_token_budget" in problem.message
-    empty = report(pool="default", description=description(), abilities={})
-    (problem,) = find_problems(settings, survey(settings, empty))
+    empty = make_report(pool="default", info=make_info(), capabilities_by_model={})
+    (problem,) = find_problems(settings, make_survey(settings, empty))
     assert str(problem) == "models: no backend lists a model"
 
 
 def test_a_tokenizer_that_cannot_be_read(tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
     file.write_text("{}")
-    settings = config(model={"tokenizer": str(file)})
-    (problem,) = find_problems(settings, survey(settings, report()))
+    settings = make_config(model={"tokenizer": str(file)})
+    (problem,) = find_problems(settings, make_survey(settings, make_report()))
     assert problem.path == "models.0.tokenizer"

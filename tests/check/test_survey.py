@@ -1,4 +1,4 @@
-"""What is asked of real sockets, and what is not unless a probe is wanted."""
+"""What the survey requests from backends, over real sockets, with and without probes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,30 @@ from tests.doubles.proxy import free_port
 
 from ferrule import check
 from ferrule.backends.client import BackendInfo
-from ferrule.check import survey as surveying
+from ferrule.check import survey as survey_module
 from ferrule.check.survey import Survey, run_survey
 from ferrule.config import Config, loads
 
 
-async def inquired(config: Config, *, probes: bool = False) -> Survey:
+async def run_quietly(config: Config, *, probes: bool = False) -> Survey:
     return await run_survey(config, probes=probes, progress=lambda text: None)
 
 
-async def test_what_is_asked_costs_no_generation(backend: ScriptedBackend) -> None:
+async def test_without_probes_nothing_is_generated(backend: ScriptedBackend) -> None:
     config = config_of(backend.url)
-    (report,) = (await inquired(config)).report
-    assert (report.trouble, report.place, report.name[:2]) == ("", "pools.p.backends.0", "p-")
-    ability = report.abilities["m"]
-    assert (ability.window, ability.counted_tokens, ability.has_usage, ability.budget_refusal) == (
+    (backend_report,) = (await run_quietly(config)).backend_reports
+    assert (backend_report.failure, backend_report.config_path, backend_report.name[:2]) == (
+        "",
+        "pools.p.backends.0",
+        "p-",
+    )
+    capabilities = backend_report.capabilities_by_model["m"]
+    assert (
+        capabilities.window,
+        capabilities.counted_tokens,
+        capabilities.has_usage,
+        capabilities.budget_refusal,
+    ) == (
         32768,
         77,
         None,
@@ -43,7 +52,7 @@ async def test_what_is_asked_costs_no_generation(backend: ScriptedBackend) -> No
     }
 
 
-async def test_a_probe_asks_twice_and_once_with_a_budget(backend: ScriptedBackend) -> None:
+async def test_a_probe_sends_two_requests_and_one_with_a_budget(backend: ScriptedBackend) -> None:
     completion: dict[str, Any] = {
         "choices": [{"message": {"role": "assistant", "content": "x", "reasoning": None}}],
         "usage": {
@@ -53,69 +62,83 @@ async def test_a_probe_asks_twice_and_once_with_a_budget(backend: ScriptedBacken
         },
     }
     backend.play(whole(completion), whole(completion), refusal(400, "no parser"))
-    (report,) = (await inquired(config_of(backend.url), probes=True)).report
-    ability = report.abilities["m"]
-    assert (ability.has_usage, ability.has_cached_tokens, ability.reasoning_fields) == (
+    (backend_report,) = (await run_quietly(config_of(backend.url), probes=True)).backend_reports
+    capabilities = backend_report.capabilities_by_model["m"]
+    assert (
+        capabilities.has_usage,
+        capabilities.has_cached_tokens,
+        capabilities.reasoning_fields,
+    ) == (
         True,
         True,
         ("reasoning",),
     )
-    assert ability.budget_refusal == "HTTP 400: no parser"
+    assert capabilities.budget_refusal == "HTTP 400: no parser"
     first, second, third = (seen.json for seen in backend.requests)
     assert first == second
     assert first["max_tokens"] == 1
     assert third == {**first, "thinking_token_budget": 1}
 
 
-async def test_an_engine_without_a_budget_is_not_asked_for_one(backend: ScriptedBackend) -> None:
-    await inquired(config_of(backend.url, pool={"engine": "sglang"}), probes=True)
+async def test_an_engine_without_budgets_is_not_probed_for_them(backend: ScriptedBackend) -> None:
+    await run_quietly(config_of(backend.url, pool={"engine": "sglang"}), probes=True)
     assert len(backend.requests) == 2
 
 
 async def test_a_probe_that_fails(backend: ScriptedBackend) -> None:
     backend.play(refusal(500, "boom"))
-    (report,) = (await inquired(config_of(backend.url), probes=True)).report
-    assert report.abilities["m"].trouble == "HTTP 500: boom"
+    (backend_report,) = (await run_quietly(config_of(backend.url), probes=True)).backend_reports
+    assert backend_report.capabilities_by_model["m"].failure == "HTTP 500: boom"
 
 
-async def test_a_backend_that_is_not_there_and_one_that_is_not_well(
+async def test_an_unreachable_and_an_unhealthy_backend(
     backend: ScriptedBackend,
 ) -> None:
     backend.routes["GET", "/health"] = whole({}, 503)
-    absent, ill = (await inquired(config_of(f"http://127.0.0.1:{free_port()}", backend.url))).report
-    assert absent.trouble.startswith("GET /health: ")
-    assert absent.description is None
-    assert ill.trouble == "GET /health: HTTP 503: the backend is overloaded"
-    assert isinstance(ill.description, BackendInfo)
+    absent, ill = (
+        await run_quietly(config_of(f"http://127.0.0.1:{free_port()}", backend.url))
+    ).backend_reports
+    assert absent.failure.startswith("GET /health: ")
+    assert absent.info is None
+    assert ill.failure == "GET /health: HTTP 503: the backend is overloaded"
+    assert isinstance(ill.info, BackendInfo)
 
 
 async def test_credentials_are_sent_and_never_shown(backend: ScriptedBackend) -> None:
     config = config_of(backend.url.replace("http://", "http://user:secret@"))
-    (report,) = (await inquired(config)).report
-    assert report.url == backend.url
+    (backend_report,) = (await run_quietly(config)).backend_reports
+    assert backend_report.url == backend.url
     assert all(seen.header("authorization") == "Basic dXNlcjpzZWNyZXQ=" for seen in backend.others)
 
 
-async def test_a_model_that_is_not_listed_has_no_ability(backend: ScriptedBackend) -> None:
-    (report,) = (await inquired(config_of(backend.url, model={"upstream": "other"}))).report
-    assert report.abilities == {}
+async def test_an_unlisted_model_has_no_capabilities(backend: ScriptedBackend) -> None:
+    (backend_report,) = (
+        await run_quietly(config_of(backend.url, model={"upstream": "other"}))
+    ).backend_reports
+    assert backend_report.capabilities_by_model == {}
 
 
 async def test_backends_that_a_name_resolves_to(backend: ScriptedBackend) -> None:
     config = loads(f"pools: {{p: {{discover: {{dns: 'localhost:{backend.port}'}}}}}}")
-    report = (await inquired(config)).report
-    assert f"http://127.0.0.1:{backend.port}" in {one.url for one in report}
-    assert {one.place for one in report} == {"pools.p.discover"}
+    backend_reports = (await run_quietly(config)).backend_reports
+    assert f"http://127.0.0.1:{backend.port}" in {
+        backend_report.url for backend_report in backend_reports
+    }
+    assert {backend_report.config_path for backend_report in backend_reports} == {
+        "pools.p.discover"
+    }
 
 
-async def test_a_discovery_that_finds_nobody_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_discovery_that_finds_nothing_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     class Nobody:
         async def watch(self, on_change: object) -> None:
             return None
 
-    monkeypatch.setattr(surveying, "DISCOVERY_TIMEOUT_S", 0.02)
-    monkeypatch.setattr(surveying, "watcher_for", lambda pool, settings: Nobody())
-    assert (await inquired(loads("pools: {p: {discover: {dns: 'a.example:1'}}}"))).report == []
+    monkeypatch.setattr(survey_module, "DISCOVERY_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(survey_module, "build_watcher", lambda pool, settings: Nobody())
+    assert (
+        await run_quietly(loads("pools: {p: {discover: {dns: 'a.example:1'}}}"))
+    ).backend_reports == []
 
 
 async def test_run_prints_the_report_and_every_problem(
@@ -124,9 +147,9 @@ async def test_run_prints_the_report_and_every_problem(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert await check.run(config_of(backend.url)) == 0
-    received = capsys.readouterr()
-    assert "32768" in received.out
-    assert received.err == ""
+    output = capsys.readouterr()
+    assert "32768" in output.out
+    assert output.err == ""
     other = new_backend(model="n")
     other.routes["GET", "/health"] = Reply(status=500, framing="length")
     assert await check.run(config_of(backend.url, other.url)) == 1
@@ -135,8 +158,8 @@ async def test_run_prints_the_report_and_every_problem(
 
 
 async def test_problems_come_before_the_report() -> None:
-    received = io.StringIO()
-    with redirect_stdout(received), redirect_stderr(received):
+    output = io.StringIO()
+    with redirect_stdout(output), redirect_stderr(output):
         assert await check.run(config_of(f"http://127.0.0.1:{free_port()}")) == 1
-    assert received.getvalue().startswith("ferrule check: pools.p.backends.0: ")
-    assert "dialect in force" in received.getvalue()
+    assert output.getvalue().startswith("ferrule check: pools.p.backends.0: ")
+    assert "dialect in force" in output.getvalue()

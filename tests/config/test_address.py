@@ -1,4 +1,5 @@
-"""Addresses and backend URLs: what is taken, what equal ones become, and what is never shown."""
+"""Addresses and backend URLs: what is accepted, how they are normalised, and that no password is
+shown."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ import socket
 
 import pytest
 
-from ferrule.config.address import Address, BackendUrl, parse_address, parse_backend_url, reason_of
+from ferrule.config.address import (
+    Address,
+    BackendUrl,
+    describe_os_error,
+    parse_address,
+    parse_backend_url,
+)
 from ferrule.config.secret import Secret
 
 
@@ -36,7 +43,7 @@ def test_addresses(text: str, address: Address, is_loopback: bool) -> None:
     "value",
     ["", "8080", ":8080", "h:", "h:x", "h:65536", "h:-1", "::1:80", "h:²", 8080, None, ["h:1"]],
 )
-def test_what_is_no_address(value: object) -> None:
+def test_invalid_addresses(value: object) -> None:
     with pytest.raises(ValueError, match="expected HOST:PORT"):
         parse_address(value)
 
@@ -54,7 +61,7 @@ def test_what_is_no_address(value: object) -> None:
         (" http://h ", "http://h"),
     ],
 )
-def test_backend_urls_in_one_form(text: str, url: str) -> None:
+def test_backend_urls_are_normalised(text: str, url: str) -> None:
     assert parse_backend_url(text) == BackendUrl(url)
 
 
@@ -90,14 +97,16 @@ def test_p05_a_users_password_leaves_the_url() -> None:
         (None, "expected a URL"),
     ],
 )
-def test_what_is_no_backend_url_is_said_without_its_password(value: object, expected: str) -> None:
+def test_invalid_backend_urls_are_reported_without_the_password(
+    value: object, expected: str
+) -> None:
     with pytest.raises(ValueError, match=expected) as raised:
         parse_backend_url(value)
     assert "canary" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("trouble", "reason"),
+    ("error", "reason"),
     [
         (OSError(errno.EADDRINUSE, "error while attempting to bind"), "address already in use"),
         (
@@ -107,5 +116,5 @@ def test_what_is_no_backend_url_is_said_without_its_password(value: object, expe
         (OSError("Multiple exceptions"), "multiple exceptions"),
     ],
 )
-def test_reasons_are_the_systems(trouble: OSError, reason: str) -> None:
-    assert reason_of(trouble) == reason
+def test_reasons_are_in_the_systems_words(error: OSError, reason: str) -> None:
+    assert describe_os_error(error) == reason

@@ -1,4 +1,4 @@
-"""YAML as we take it, and the files that would hurt."""
+"""The YAML that is accepted, and files that would exhaust the reader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ferrule.config.document import DEPTH_LIMIT, SIZE_LIMIT_BYTES, parse_documen
 from ferrule.config.problems import ConfigError
 
 
-def refused(text: bytes) -> str:
+def parse_invalid(text: bytes) -> str:
     with pytest.raises(ConfigError) as raised:
         parse_document(text, "f.yaml")
     return str(raised.value)
@@ -46,23 +46,25 @@ def test_plain_values() -> None:
         (b"#" * (SIZE_LIMIT_BYTES + 1), f"f.yaml: expected at most {SIZE_LIMIT_BYTES} bytes"),
     ],
 )
-def test_what_is_refused_and_where(text: bytes, message: str) -> None:
-    assert refused(text) == message
+def test_refusals_have_a_position(text: bytes, message: str) -> None:
+    assert parse_invalid(text) == message
 
 
 def test_tags_build_nothing() -> None:
-    assert "could not determine a constructor" in refused(b"a: !!python/object/apply:os.getcwd []")
+    assert "could not determine a constructor" in parse_invalid(
+        b"a: !!python/object/apply:os.getcwd []"
+    )
 
 
 def test_aliases_do_not_explode() -> None:
     bomb = "a0: &a0 [x, x]\n" + "".join(
         f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 25)
     )
-    assert "expected at most" in refused(bomb.encode())
+    assert "expected at most" in parse_invalid(bomb.encode())
 
 
 def test_an_alias_of_itself_ends() -> None:
-    assert f"expected at most {DEPTH_LIMIT} levels" in refused(b"a: &a [*a]")
+    assert f"expected at most {DEPTH_LIMIT} levels" in parse_invalid(b"a: &a [*a]")
 
 
 @pytest.mark.parametrize(
@@ -71,10 +73,10 @@ def test_an_alias_of_itself_ends() -> None:
     ids=["open", "lists", "mappings"],
 )
 def test_depth_does_not_break_the_reader(text: bytes) -> None:
-    assert refused(text).startswith("f.yaml: ")
+    assert parse_invalid(text).startswith("f.yaml: ")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read_document(tmp_path / "none.yaml")
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):

@@ -1,4 +1,4 @@
-"""Files, flags, and both: whose word counts, whose folder a path is in, and how problems are
+"""Files, flags, and both: precedence, what relative paths are relative to, and how problems are
 printed."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ limits:
 """
 
 
-def written(folder: Path, text: str = CONTRACT) -> Path:
+def write_config(folder: Path, text: str = CONTRACT) -> Path:
     path = folder / "ferrule.yaml"
     path.write_text(text)
     (folder / "keys.yaml").write_text("keys: []")
@@ -68,8 +68,8 @@ def written(folder: Path, text: str = CONTRACT) -> Path:
     return path
 
 
-def test_everything_the_contract_names(tmp_path: Path) -> None:
-    loaded = config.load(written(tmp_path), environment={"VLLM_API_KEY": "canary"})
+def test_a_file_with_every_setting(tmp_path: Path) -> None:
+    loaded = config.load(write_config(tmp_path), environment={"VLLM_API_KEY": "canary"})
     rocm, model = loaded.pools["rocm"], loaded.models[0]
     assert loaded.listen == Address("0.0.0.0", 8080)
     assert loaded.auth.keys_file == str(tmp_path / "keys.yaml")
@@ -101,7 +101,7 @@ def test_everything_the_contract_names(tmp_path: Path) -> None:
     assert "canary" not in repr(loaded)
 
 
-def test_the_example_is_what_the_defaults_are() -> None:
+def test_the_example_states_the_defaults() -> None:
     loaded = config.load(EXAMPLE, environment={})
     pool = loaded.pools["rocm"]
     assert loaded == Config(pools=loaded.pools, models=loaded.models)
@@ -146,19 +146,20 @@ def test_a_variable_inside_braces_is_quoted() -> None:
 
 def test_a_reload_can_tell_what_changed(tmp_path: Path) -> None:
     environment = {"VLLM_API_KEY": "k"}
-    first, second = (config.load(written(tmp_path), environment=environment) for _ in range(2))
+    first, second = (config.load(write_config(tmp_path), environment=environment) for _ in range(2))
     assert first == second
     changed = config.load(
-        written(tmp_path, CONTRACT.replace("retries: 2", "retries: 1")), environment=environment
+        write_config(tmp_path, CONTRACT.replace("retries: 2", "retries: 1")),
+        environment=environment,
     )
     assert changed != first
     assert [name for name in changed.pools if changed.pools[name] != first.pools[name]] == ["rocm"]
-    assert config.load(written(tmp_path), environment={"VLLM_API_KEY": "other"}) != first
+    assert config.load(write_config(tmp_path), environment={"VLLM_API_KEY": "other"}) != first
 
 
 def test_flags_win_over_the_file(tmp_path: Path) -> None:
     flags = Flags(listen="127.0.0.1:1", admin="127.0.0.1:2", workers=3, dialect="pooled")
-    loaded = config.load(written(tmp_path), flags, {"VLLM_API_KEY": "k"})
+    loaded = config.load(write_config(tmp_path), flags, {"VLLM_API_KEY": "k"})
     assert (loaded.listen.port, loaded.admin.port, loaded.workers, loaded.dialect) == (
         1,
         2,
@@ -214,13 +215,13 @@ def test_problems_of_flags_name_the_flag(flags: Flags, problem: str) -> None:
     assert str(raised.value) == problem
 
 
-def test_backends_come_from_one_place(tmp_path: Path) -> None:
+def test_backends_come_from_a_flag_or_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected either --backend or --config"):
-        config.load(written(tmp_path), Flags(backends=("http://h",)))
+        config.load(write_config(tmp_path), Flags(backends=("http://h",)))
 
 
 def test_all_problems_at_once_each_with_its_file(tmp_path: Path) -> None:
-    path = written(
+    path = write_config(
         tmp_path,
         "workers: 0\npools: {rocm: {backends: [http://h], health: {intervall_s: 3}}}\nmodels: 3\n",
     )
@@ -233,13 +234,13 @@ def test_all_problems_at_once_each_with_its_file(tmp_path: Path) -> None:
     ]
 
 
-def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     text = (
         "auth: {keys_file: none.yaml}\npools: {a: {backends: [http://h]}}\nmodels: [{id: m, "
         "tokenizer: x/tokenizer.json}]"
     )
     with pytest.raises(ConfigError) as raised:
-        config.load(written(tmp_path, text))
+        config.load(write_config(tmp_path, text))
     assert [str(problem) for problem in raised.value.problems] == [
         f"models.0.tokenizer: no such file: {tmp_path / 'x/tokenizer.json'}",
         f"auth.keys_file: no such file: {tmp_path / 'none.yaml'}",
@@ -255,7 +256,7 @@ pools:
 limits: {store: "http://:canary@h", on_store_failure: canari}
 """
     with pytest.raises(ConfigError) as raised:
-        config.load(written(tmp_path, text))
+        config.load(write_config(tmp_path, text))
     assert len(raised.value.problems) == 3
     assert "canary" not in str(raised.value)
     assert hashlib.sha256(b"canary").hexdigest() not in str(raised.value)

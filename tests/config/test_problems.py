@@ -1,11 +1,11 @@
-"""Problems as text: each on a line of its own, with its source and its path."""
+"""Problems as text: one line each, with source and path."""
 
 from __future__ import annotations
 
-from ferrule.config.problems import ConfigError, Problem, join
+from ferrule.config.problems import ConfigError, Problem, join_path
 
 
-def test_a_problem_stands_behind_its_path() -> None:
+def test_a_problem_begins_with_its_path() -> None:
     assert str(Problem("pools.p", "expected more")) == "pools.p: expected more"
     assert str(Problem("", "expected a mapping")) == "expected a mapping"
 
@@ -19,4 +19,4 @@ def test_every_line_names_the_source() -> None:
 
 
 def test_paths_are_dotted() -> None:
-    assert join(join("", "pools"), 1) == "pools.1"
+    assert join_path(join_path("", "pools"), 1) == "pools.1"

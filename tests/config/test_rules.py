@@ -1,4 +1,4 @@
-"""What settings mean together: each rule broken once, and its place."""
+"""Rules between settings: each broken once, with the path it reports."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def test_an_open_proxy_may_not_listen_further(listen: str) -> None:
         (
             f"{POOL}models: [{{id: m, dialect: {{name: pooled}}}}]",
             [
-                "models.0.dialect.name: expected single dialect; which dialect they change is "
-                "said by `dialect` at the top"
+                "models.0.dialect.name: expected single settings; `dialect` at the top level sets "
+                "the dialect they override"
             ],
         ),
         (
@@ -189,7 +189,7 @@ def test_effort_null_absent_and_listed() -> None:
     assert [model.effort for model in config.models] == [None, None, ("low", "high")]
 
 
-def test_knobs_of_one_model() -> None:
+def test_dialect_settings_of_one_model() -> None:
     config = loads(
         f"{POOL}dialect: pooled\nmodels: [{{id: a, dialect: {{reasoning: text, accepted: "
         f"[model], max_tokens_cap: null}}}}]"

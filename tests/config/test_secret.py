@@ -1,4 +1,4 @@
-"""What must not be shown is not."""
+"""Secrets are not shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from ferrule.config.secret import Secret, redact
 
 
-def test_a_secret_shows_itself_only_when_asked() -> None:
+def test_a_secret_is_shown_by_reveal_alone() -> None:
     secret = Secret("canary")
     assert "canary" not in f"{secret} {secret!r} {[secret]}"
     assert secret.reveal() == "canary"
@@ -15,7 +15,7 @@ def test_a_secret_shows_itself_only_when_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "redacted"),
     [
         ("http://u:p@host:8000/x?y=1", "http://***@host:8000/x?y=1"),
         ("http://u@host", "http://***@host"),
@@ -28,5 +28,5 @@ def test_a_secret_shows_itself_only_when_asked() -> None:
         ("no url", "no url"),
     ],
 )
-def test_p05_urls_without_user_and_password(url: str, shown: str) -> None:
-    assert redact(url) == shown
+def test_p05_urls_without_user_and_password(url: str, redacted: str) -> None:
+    assert redact(url) == redacted

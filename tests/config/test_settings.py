@@ -1,4 +1,4 @@
-"""What holds for every setting, whatever it is."""
+"""Rules that every setting keeps."""
 
 from __future__ import annotations
 

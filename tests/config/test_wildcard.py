@@ -1,4 +1,4 @@
-"""Patterns of names."""
+"""Patterns with `*`."""
 
 from __future__ import annotations
 

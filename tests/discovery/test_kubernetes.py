@@ -1,4 +1,4 @@
-"""The list-and-watch loop against an API server that answers by script, over real HTTP."""
+"""The list-and-watch loop against a scripted API server, over real HTTP."""
 
 import asyncio
 import json
@@ -15,11 +15,11 @@ from ferrule.discovery.kubernetes import (
     ApiAccess,
     KubernetesService,
     Service,
-    in_cluster,
+    read_cluster_access,
 )
 from ferrule.routing.backend import BackendSpec
 
-Step = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def slice_of(*addresses: str, name: str = "vllm-1", version: int) -> dict[str, Any]:
@@ -33,8 +33,8 @@ def slice_of(*addresses: str, name: str = "vllm-1", version: int) -> dict[str, A
     }
 
 
-def listing(*slices: dict[str, Any], version: int) -> Step:
-    async def step(request: web.Request) -> web.StreamResponse:
+def respond_list(*slices: dict[str, Any], version: int) -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
         assert "watch" not in request.query, "a watch where a list was due"
         return web.json_response(
             {
@@ -44,23 +44,23 @@ def listing(*slices: dict[str, Any], version: int) -> Step:
             }
         )
 
-    return step
+    return handler
 
 
-def answer(status: int, body: str = "") -> Step:
-    async def step(request: web.Request) -> web.StreamResponse:
+def respond(status: int, body: str = "") -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
         return web.Response(status=status, text=body)
 
-    return step
+    return handler
 
 
-def watch(
+def respond_watch(
     *events: tuple[str, dict[str, Any]] | bytes, cut: int | None = None, abort: bool = False
-) -> Step:
-    """A watch that tells its events and ends. `cut`: bytes per write; `abort`: ends without the end
-    of the body."""
+) -> Handler:
+    """A watch that sends its events and ends. `cut`: bytes per write; `abort`: drops the connection
+    before the end of the body."""
 
-    async def step(request: web.Request) -> web.StreamResponse:
+    async def handler(request: web.Request) -> web.StreamResponse:
         assert request.query["watch"] == "true"
         assert request.query["allowWatchBookmarks"] == "true"
         response = web.StreamResponse()
@@ -79,15 +79,15 @@ def watch(
             request.transport.abort()
         return response
 
-    return step
+    return handler
 
 
 class Api:
-    """Runs its steps in turn, one per request; a request after the last one hangs, and the run is
+    """Runs its handlers in turn, one per request; a request after the last one hangs, and the run is
     over."""
 
-    def __init__(self, *steps: Step) -> None:
-        self.steps = list(steps)
+    def __init__(self, *handlers: Handler) -> None:
+        self.handlers = list(handlers)
         self.requests: list[web.Request] = []
         self.over = asyncio.Event()
         self.lists: list[list[str]] = []
@@ -95,10 +95,10 @@ class Api:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
-        if not self.steps:
+        if not self.handlers:
             self.over.set()
             await asyncio.Event().wait()
-        return await self.steps.pop(0)(request)
+        return await self.handlers.pop(0)(request)
 
     async def run(
         self, aiohttp_server: AiohttpServer, port: int | str = 8000, token_file: Path | None = None
@@ -129,8 +129,8 @@ class Api:
 
 async def test_list_then_watch(aiohttp_server: AiohttpServer) -> None:
     api = await Api(
-        listing(slice_of("10.0.0.1", version=5), version=7),
-        watch(
+        respond_list(slice_of("10.0.0.1", version=5), version=7),
+        respond_watch(
             ("ADDED", slice_of("10.0.0.2", name="vllm-2", version=8)),
             ("MODIFIED", slice_of("10.0.0.1", "10.0.0.3", version=9)),
             ("BOOKMARK", {"kind": "EndpointSlice", "metadata": {"resourceVersion": "12"}}),
@@ -144,11 +144,11 @@ async def test_list_then_watch(aiohttp_server: AiohttpServer) -> None:
     }
 
 
-async def test_a_dropped_event_is_made_good_by_the_next_list(aiohttp_server: AiohttpServer) -> None:
+async def test_a_missed_event_is_corrected_by_the_next_list(aiohttp_server: AiohttpServer) -> None:
     api = await Api(
-        listing(slice_of("10.0.0.1", version=5), version=5),
-        watch(),  # the event that removed 1 and brought 2 never came
-        listing(slice_of("10.0.0.2", version=6), version=6),
+        respond_list(slice_of("10.0.0.1", version=5), version=5),
+        respond_watch(),  # the event that removed 1 and brought 2 never came
+        respond_list(slice_of("10.0.0.2", version=6), version=6),
     ).run(aiohttp_server)
     assert api.lists == [["1"], ["2"]]
 
@@ -156,30 +156,32 @@ async def test_a_dropped_event_is_made_good_by_the_next_list(aiohttp_server: Aio
 @pytest.mark.parametrize(
     "end",
     [
-        pytest.param(watch(), id="closed"),
-        pytest.param(watch(abort=True), id="aborted"),
+        pytest.param(respond_watch(), id="closed"),
+        pytest.param(respond_watch(abort=True), id="aborted"),
         pytest.param(
-            watch(
+            respond_watch(
                 ("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})
             ),
             id="410-event",
         ),
-        pytest.param(watch(b"\x00garbage\n"), id="garbage"),
-        pytest.param(watch(b'{"type":"MODIFIED","object":{"metadata":{}}}\n'), id="half-an-object"),
-        pytest.param(watch(b'{"type":"MODIFIED","obj'), id="cut-in-mid-line"),
-        pytest.param(watch(b"x" * (5 * 1024 * 1024)), id="endless-line"),
-        pytest.param(answer(410), id="410-status"),
-        pytest.param(answer(500, "etcd"), id="500"),
+        pytest.param(respond_watch(b"\x00garbage\n"), id="garbage"),
+        pytest.param(
+            respond_watch(b'{"type":"MODIFIED","object":{"metadata":{}}}\n'), id="half-an-object"
+        ),
+        pytest.param(respond_watch(b'{"type":"MODIFIED","obj'), id="cut-in-mid-line"),
+        pytest.param(respond_watch(b"x" * (5 * 1024 * 1024)), id="endless-line"),
+        pytest.param(respond(410), id="410-status"),
+        pytest.param(respond(500, "etcd"), id="500"),
     ],
 )
 async def test_any_end_of_a_watch_keeps_the_list_and_lists_again(
-    aiohttp_server: AiohttpServer, end: Step
+    aiohttp_server: AiohttpServer, end: Handler
 ) -> None:
     api = await Api(
-        listing(slice_of("10.0.0.1", version=5), version=5),
+        respond_list(slice_of("10.0.0.1", version=5), version=5),
         end,
-        listing(slice_of("10.0.0.1", "10.0.0.2", version=9), version=9),
-        watch(),
+        respond_list(slice_of("10.0.0.1", "10.0.0.2", version=9), version=9),
+        respond_watch(),
     ).run(aiohttp_server)
     assert api.lists == [["1"], ["1", "2"]]
     assert ["watch" in request.query for request in api.requests] == [
@@ -194,23 +196,25 @@ async def test_any_end_of_a_watch_keeps_the_list_and_lists_again(
 @pytest.mark.parametrize(
     "failure",
     [
-        pytest.param(answer(500), id="500"),
-        pytest.param(answer(401), id="401"),
-        pytest.param(answer(403), id="403"),
-        pytest.param(answer(429), id="429"),
-        pytest.param(answer(200, "{}"), id="no-list"),
-        pytest.param(answer(200, "<html>"), id="html"),
-        pytest.param(answer(200, '{"kind":"Status","status":"Failure"}'), id="status"),
+        pytest.param(respond(500), id="500"),
+        pytest.param(respond(401), id="401"),
+        pytest.param(respond(403), id="403"),
+        pytest.param(respond(429), id="429"),
+        pytest.param(respond(200, "{}"), id="no-list"),
+        pytest.param(respond(200, "<html>"), id="html"),
+        pytest.param(respond(200, '{"kind":"Status","status":"Failure"}'), id="status"),
     ],
 )
-async def test_a_failing_list_empties_nothing(aiohttp_server: AiohttpServer, failure: Step) -> None:
+async def test_a_failing_list_empties_nothing(
+    aiohttp_server: AiohttpServer, failure: Handler
+) -> None:
     api = await Api(
-        listing(slice_of("10.0.0.1", version=5), version=5),
-        watch(),
+        respond_list(slice_of("10.0.0.1", version=5), version=5),
+        respond_watch(),
         failure,
         failure,
-        listing(slice_of("10.0.0.1", version=5), version=6),
-        watch(),
+        respond_list(slice_of("10.0.0.1", version=5), version=6),
+        respond_watch(),
     ).run(aiohttp_server)
     assert api.lists == [["1"]]
     assert api.pauses[1] < api.pauses[2]
@@ -220,18 +224,18 @@ async def test_a_service_without_ready_endpoints_is_an_empty_list(
     aiohttp_server: AiohttpServer,
 ) -> None:
     api = await Api(
-        listing(slice_of("10.0.0.1", version=5), version=5),
-        watch(("MODIFIED", slice_of(version=6))),
-        listing(version=7),
-        watch(("ADDED", slice_of("10.0.0.2", version=8))),
+        respond_list(slice_of("10.0.0.1", version=5), version=5),
+        respond_watch(("MODIFIED", slice_of(version=6))),
+        respond_list(version=7),
+        respond_watch(("ADDED", slice_of("10.0.0.2", version=8))),
     ).run(aiohttp_server)
     assert api.lists == [["1"], [], ["2"]]
 
 
-async def test_replayed_versions_are_the_past(aiohttp_server: AiohttpServer) -> None:
+async def test_replayed_versions_are_ignored(aiohttp_server: AiohttpServer) -> None:
     api = await Api(
-        listing(slice_of("10.0.0.3", version=30), version=30),
-        watch(
+        respond_list(slice_of("10.0.0.3", version=30), version=30),
+        respond_watch(
             ("ADDED", slice_of("10.0.0.1", version=10)),
             ("MODIFIED", slice_of("10.0.0.2", version=20)),
             ("DELETED", slice_of("10.0.0.3", version=29)),
@@ -249,7 +253,7 @@ async def test_events_cut_anywhere(aiohttp_server: AiohttpServer, cut: int) -> N
         ("MODIFIED", slice_of("10.0.0.3", version=7)),
     )
     api = await Api(
-        listing(slice_of("10.0.0.1", version=5), version=5), watch(*events, cut=cut)
+        respond_list(slice_of("10.0.0.1", version=5), version=5), respond_watch(*events, cut=cut)
     ).run(aiohttp_server)
     assert api.lists == [["1"], ["2"], ["3"]]
 
@@ -258,7 +262,7 @@ async def test_a_slice_longer_than_64_kb(aiohttp_server: AiohttpServer) -> None:
     large = slice_of("10.0.0.2", version=6)
     large["metadata"]["managedFields"] = "x" * 200_000
     api = await Api(
-        listing(slice_of("10.0.0.1", version=5), version=5), watch(("MODIFIED", large))
+        respond_list(slice_of("10.0.0.1", version=5), version=5), respond_watch(("MODIFIED", large))
     ).run(aiohttp_server)
     assert api.lists == [["1"], ["2"]]
 
@@ -267,17 +271,17 @@ async def test_back_off_doubles_up_to_its_cap_and_starts_again_with_the_first_ev
     aiohttp_server: AiohttpServer,
 ) -> None:
     api = await Api(
-        *[answer(500)] * 9,
-        listing(version=1),
-        watch(("BOOKMARK", {"metadata": {"resourceVersion": "2"}})),
-        answer(500),
+        *[respond(500)] * 9,
+        respond_list(version=1),
+        respond_watch(("BOOKMARK", {"metadata": {"resourceVersion": "2"}})),
+        respond(500),
     ).run(aiohttp_server)
     assert api.pauses[:9] == [0.5, 1, 2, 4, 8, 16, MAX_BACKOFF_S, MAX_BACKOFF_S, MAX_BACKOFF_S]
     assert api.pauses[9:11] == [0.5, 1]
 
 
 async def test_a_port_by_name(aiohttp_server: AiohttpServer) -> None:
-    api = await Api(listing(slice_of("10.0.0.1", version=5), version=5)).run(
+    api = await Api(respond_list(slice_of("10.0.0.1", version=5), version=5)).run(
         aiohttp_server, port="http"
     )
     assert api.lists == [["1"]]
@@ -291,7 +295,7 @@ async def test_a_rotated_token_is_read_again(aiohttp_server: AiohttpServer, tmp_
         token.write_text("second\n")
         return web.Response(status=401)
 
-    api = await Api(rotate, listing(version=5)).run(aiohttp_server, token_file=token)
+    api = await Api(rotate, respond_list(version=5)).run(aiohttp_server, token_file=token)
     assert [request.headers["authorization"] for request in api.requests] == [
         "Bearer first",
         "Bearer second",
@@ -299,7 +303,7 @@ async def test_a_rotated_token_is_read_again(aiohttp_server: AiohttpServer, tmp_
     ]
 
 
-async def test_a_missing_token_file_is_a_failure_like_others(tmp_path: Path) -> None:
+async def test_a_missing_token_file_is_retried(tmp_path: Path) -> None:
     tried: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -342,8 +346,8 @@ async def test_age_grows_while_the_api_is_gone(aiohttp_server: AiohttpServer) ->
     ("host", "port", "url"),
     [("10.96.0.1", "443", "https://10.96.0.1:443"), ("fd00::1", "6443", "https://[fd00::1]:6443")],
 )
-def test_the_api_as_a_pod_is_told_of_it(host: str, port: str, url: str) -> None:
-    access = in_cluster({"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port})
+def test_the_api_server_from_a_pods_environment(host: str, port: str, url: str) -> None:
+    access = read_cluster_access({"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port})
     assert access.url == url
     assert access.token_file is not None
     assert access.ca_file is not None
@@ -351,4 +355,4 @@ def test_the_api_as_a_pod_is_told_of_it(host: str, port: str, url: str) -> None:
 
 def test_outside_a_cluster_the_problem_is_named() -> None:
     with pytest.raises(LookupError, match="KUBERNETES_SERVICE_HOST"):
-        in_cluster({})
+        read_cluster_access({})

@@ -1,11 +1,11 @@
-"""EndpointSlices as the API tells them → backends."""
+"""EndpointSlices and their events → backends."""
 
 from typing import Any
 
 import msgspec
 import pytest
 
-from ferrule.discovery.slices import Event, Expired, Held, Slice, SliceList, specs_of
+from ferrule.discovery.slices import Event, Expired, Slice, SliceList, SliceSet, build_specs
 
 
 def endpoint(address: str, uid: str = "") -> dict[str, Any]:
@@ -29,7 +29,7 @@ def slice_of(
 
 
 def urls(*slices: dict[str, Any], port: int | str = 8000) -> list[str]:
-    return [spec.url for spec in specs_of(msgspec.convert(list(slices), list[Slice]), port)]
+    return [spec.url for spec in build_specs(msgspec.convert(list(slices), list[Slice]), port)]
 
 
 @pytest.mark.parametrize(
@@ -81,19 +81,19 @@ def test_a_port_by_number_or_by_name(port: int | str, found: list[str]) -> None:
     assert urls(slice_of(endpoint("10.0.0.1")), port=port) == found
 
 
-def test_null_members_are_no_members() -> None:
+def test_null_members_count_as_absent() -> None:
     empty = slice_of() | {"endpoints": None, "ports": None}
     addressless = slice_of({"addresses": []}, {"addresses": ["10.0.0.9"], "conditions": None})
     assert urls(empty, addressless) == ["http://10.0.0.9:8000"]
 
 
-def held(version: int = 10) -> Held:
+def known(version: int = 10) -> SliceSet:
     listed = {
         "kind": "EndpointSliceList",
         "metadata": {"resourceVersion": str(version)},
         "items": [slice_of(endpoint("10.0.0.1"))],
     }
-    return Held.of(msgspec.convert(listed, SliceList))
+    return SliceSet.from_list(msgspec.convert(listed, SliceList))
 
 
 def event(kind: str, content: Any) -> Event:
@@ -116,13 +116,13 @@ def event(kind: str, content: Any) -> Event:
     ],
 )
 def test_events(kind: str, content: Any, found: list[str]) -> None:
-    state = held(version=10)
+    state = known(version=10)
     state.apply(event(kind, content))
-    assert [spec.url for spec in specs_of(state.slices.values(), 8000)] == found
+    assert [spec.url for spec in build_specs(state.by_name.values(), 8000)] == found
 
 
 def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
-    state = held()
+    state = known()
     changed = slice_of(endpoint("10.0.0.4"))
     changed["metadata"]["resourceVersion"] = "v-a"
     assert state.apply(event("MODIFIED", changed))
@@ -131,7 +131,7 @@ def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
 
 def test_an_error_event_says_that_the_version_expired() -> None:
     with pytest.raises(Expired, match="410 too old"):
-        held().apply(
+        known().apply(
             event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})
         )
 
@@ -146,14 +146,14 @@ def test_an_error_event_says_that_the_version_expired() -> None:
         ("SURPRISE", slice_of(version=99)),
     ],
 )
-def test_what_is_no_event_is_refused(kind: str, content: Any) -> None:
+def test_malformed_events_are_refused(kind: str, content: Any) -> None:
     with pytest.raises(msgspec.DecodeError):
-        held().apply(event(kind, content))
+        known().apply(event(kind, content))
 
 
 @pytest.mark.parametrize(
     "body", [b"{}", b"[]", b"null", b'{"kind":"Status","metadata":{},"code":500}', b"<html>", b""]
 )
-def test_what_is_no_list_is_refused_and_not_taken_for_an_empty_one(body: bytes) -> None:
+def test_other_json_is_refused_and_not_taken_for_an_empty_list(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode(body, type=SliceList)

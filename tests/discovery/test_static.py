@@ -1,4 +1,4 @@
-"""A list that is told once."""
+"""A list that is reported once."""
 
 import math
 
@@ -6,7 +6,7 @@ from ferrule.discovery.static import StaticList
 from ferrule.routing.backend import BackendSpec
 
 
-async def test_the_list_is_told_once_and_never_stale() -> None:
+async def test_the_list_is_reported_once_and_never_stale() -> None:
     received: list[list[BackendSpec]] = []
     watcher = StaticList([BackendSpec("http://b:1", 2.0), BackendSpec("http://a:1")])
     await watcher.watch(received.append)

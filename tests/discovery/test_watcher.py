@@ -1,4 +1,4 @@
-"""Freshness: a list is told when it differs, and its age is that of its last confirmation."""
+"""Freshness: a list is reported if it differs, and its age counts from its last confirmation."""
 
 from ferrule.discovery.watcher import Freshness
 from ferrule.routing.backend import BackendSpec
@@ -6,7 +6,7 @@ from ferrule.routing.backend import BackendSpec
 A, B = BackendSpec("http://a:1"), BackendSpec("http://b:1")
 
 
-def test_a_list_is_told_when_it_differs_in_more_than_order() -> None:
+def test_a_list_is_reported_if_it_differs_in_more_than_order() -> None:
     received: list[list[BackendSpec]] = []
     freshness = Freshness(lambda: 0.0)
     for specs in ([], [], [B, A], [A, B], [A], [BackendSpec("http://a:1", 2.0)], []):

@@ -1,5 +1,5 @@
-"""The dashboard as data: made by its script, laid out without overlap, and asking only for metrics
-and labels that exist."""
+"""The dashboard's JSON: written by its script, without overlapping panels, and with queries for
+metrics and labels that exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FROM_PROMETHEUS = {"up": {"job", "instance"}}
 FROM_THE_SCRAPE = {"namespace", "pod", "job", "le"}
 
 
-def generator() -> Any:
+def load_generator() -> Any:
     spec = importlib.util.spec_from_file_location("generate", K8S / "grafana/generate.py")
     assert spec is not None
     assert spec.loader is not None
@@ -38,12 +38,12 @@ def panels() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    asked = [target["expr"] for panel in panels() for target in panel["targets"]]
-    return asked + [rule["expr"] for source in (ALERTS, RECORDINGS) for rule in rules_of(source)]
+    queries = [target["expr"] for panel in panels() for target in panel["targets"]]
+    return queries + [rule["expr"] for source in (ALERTS, RECORDINGS) for rule in rules_of(source)]
 
 
 def known_series() -> dict[str, set[str]]:
-    """Every series name that a scrape may hold, with its labels."""
+    """Every series name that a scrape may return, with its labels."""
     known = {name: set(labels) for name, labels in FROM_PROMETHEUS.items()}
     for family in Metrics().families():
         suffixes = {
@@ -55,11 +55,11 @@ def known_series() -> dict[str, set[str]]:
     return known
 
 
-def test_the_file_is_what_the_script_writes() -> None:
-    assert (K8S / "grafana/ferrule.json").read_text() == generator().text()
+def test_the_file_is_up_to_date() -> None:
+    assert (K8S / "grafana/ferrule.json").read_text() == load_generator().render()
 
 
-def test_rows_are_those_agreed() -> None:
+def test_rows_and_variables() -> None:
     rows = [panel["title"] for panel in dashboard()["panels"] if panel["type"] == "row"]
     assert rows == [
         "Traffic and errors",

@@ -77,7 +77,7 @@ async def test_livez_asks_nobody(port: Port) -> None:
 
 async def test_metrics_are_those_of_the_living_and_the_dead(port: Port) -> None:
     port.workers = [snapshot(), snapshot()]
-    port.admin.aggregate.retire(snapshot().families)
+    port.admin.aggregator.retire(snapshot().families)
     status, kind, text = await port.get("/metrics")
     assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert 'ferrule_requests_total{code="200",model="m",route="messages"} 3.0' in text

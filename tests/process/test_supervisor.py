@@ -126,7 +126,7 @@ async def test_what_it_counted_stays_and_its_share_of_limits_does_not(
 ) -> None:
     forgotten: list[int] = []
     monkeypatch.setattr(
-        SharedStore, "forget_worker", lambda store, number: forgotten.append(number)
+        SharedStore, "release_worker", lambda store, number: forgotten.append(number)
     )
     (keeper,) = stage.keep()
     await until(lambda: stage.started)
@@ -134,7 +134,7 @@ async def test_what_it_counted_stays_and_its_share_of_limits_does_not(
     stage.started[0].end()
     await until(lambda: len(stage.started) == 2)
     assert forgotten == [0]
-    families = stage.supervisor._admin.aggregate.of([snapshot(requests=2).families])
+    families = stage.supervisor._admin.aggregator.merge_with([snapshot(requests=2).families])
     (requests,) = [family for family in families if family.name == "ferrule_requests"]
     assert [sample.value for sample in requests.samples] == [7]
     assert await stage.supervisor._snapshots() == []

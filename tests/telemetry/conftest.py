@@ -1,4 +1,4 @@
-"""A real Chromium, and pages in it that may not complain."""
+"""A real Chromium, and pages that must not log errors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """For modules without coroutines: its driver holds this thread's event loop as long as the
-    module runs."""
+    """Not for modules with coroutines: its driver occupies this thread's event loop."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="needs playwright: pip install playwright"
     )
@@ -27,13 +26,13 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def new_page(browser: Any) -> Iterator[Callable[[], Any]]:
-    """Makes pages; whatever one complains of in its console, or asks of another host than it came
-    from, fails the test."""
+    """Makes pages. The test fails if one logs an error or warning, or sends a request to another
+    host."""
     pages = []
 
     def make() -> Any:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.complaints, page.requested = [], []
+        page.complaints, page.requests = [], []
         page.on(
             "console",
             lambda message: (
@@ -42,8 +41,8 @@ def new_page(browser: Any) -> Iterator[Callable[[], Any]]:
                 else None
             ),
         )
-        page.on("pageerror", lambda problem: page.complaints.append(str(problem)))
-        page.on("request", lambda request: page.requested.append(request.url))
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.on("request", lambda request: page.requests.append(request.url))
         pages.append(page)
         return page
 
@@ -52,8 +51,8 @@ def new_page(browser: Any) -> Iterator[Callable[[], Any]]:
         page.close()
     for page in pages:
         assert page.complaints == []
-        own = page.requested[0].rstrip("/")
-        assert {url for url in page.requested if not url.startswith("data:")} <= {
-            f"{own}/",
-            f"{own}/status",
+        origin = page.requests[0].rstrip("/")
+        assert {url for url in page.requests if not url.startswith("data:")} <= {
+            f"{origin}/",
+            f"{origin}/status",
         }

@@ -1,4 +1,4 @@
-"""The line of a request: for machines, for people, and for nobody."""
+"""The line of a request: as JSON, on a terminal, and without a reader."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ class Terminal(io.StringIO):
         return True
 
 
-def record() -> RequestRecord:
-    made = RequestRecord("req_1", "messages", 100.0)
-    made.at = 1_700_000_000.25
-    made.status, made.model, made.backend, made.branch, made.tenant = (
+def make_record() -> RequestRecord:
+    record = RequestRecord("req_1", "messages", 100.0)
+    record.received_unix_s = 1_700_000_000.25
+    record.status, record.model, record.backend, record.branch, record.tenant = (
         200,
         "m",
         "p-1",
         "home",
         "team",
     )
-    made.input_tokens, made.output_tokens, made.has_outcome, made.stop_reason = (
+    record.input_tokens, record.output_tokens, record.has_outcome, record.stop_reason = (
         7,
         3,
         True,
         "end_turn",
     )
-    made.first_event_at, made.ended_at = 100.5, 102.0
-    return made
+    record.first_event_at, record.ended_at = 100.5, 102.0
+    return record
 
 
-def test_for_machines() -> None:
+def test_json_lines() -> None:
     out = io.StringIO()
-    AccessLog(out).write([record(), record()])
+    AccessLog(out).write([make_record(), make_record()])
     first, second = out.getvalue().splitlines()
     assert first == second
     line = json.loads(first)
@@ -58,7 +58,7 @@ def test_for_machines() -> None:
     )
 
 
-def test_a_request_that_came_to_nothing_has_a_line_too() -> None:
+def test_a_refused_request_has_a_line_too() -> None:
     out = io.StringIO()
     refused = RequestRecord("req_1", "unknown", 100.0)
     refused.status, refused.error, refused.ended_at = 404, "not_found_error", 100.0
@@ -69,28 +69,28 @@ def test_a_request_that_came_to_nothing_has_a_line_too() -> None:
 
 def test_a_name_cannot_make_a_second_line_or_fill_the_disk() -> None:
     out = io.StringIO()
-    long = record()
+    long = make_record()
     long.model = 'x"\n' * 10_000
     AccessLog(out).write([long])
     assert out.getvalue().count("\n") == 1
     assert len(json.loads(out.getvalue())["model"]) == NAME_CHARS_MAX
 
 
-def test_for_people() -> None:
+def test_lines_on_a_terminal() -> None:
     out = Terminal()
-    AccessLog(out).write([record()])
+    AccessLog(out).write([make_record()])
     assert re.search(
         r"200 messages +m → p-1 \(home\) 7\+0 in, 3 out 2\.000 s end_turn req_1\n", out.getvalue()
     )
 
 
-def test_nobody_reads_it() -> None:
+def test_a_closed_output_is_ignored() -> None:
     out = io.StringIO()
     log = AccessLog(out)
     out.close()
-    log.write([record()])  # serving goes on
+    log.write([make_record()])  # does not raise
 
 
 def test_standard_output_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    AccessLog().write([record()])
+    AccessLog().write([make_record()])
     assert json.loads(capsys.readouterr().out)["request_id"] == "req_1"

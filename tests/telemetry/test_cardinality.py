@@ -1,4 +1,4 @@
-"""However many models, paths and keys clients make up, the number of series stays what it was."""
+"""Models, paths and keys that clients make up do not add series."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.doubles.backend import ScriptedBackend
 from tests.doubles.proxy import Ferrule, config_for
 
 WAVES, WAVE = 20, 500
-"""10,000 requests, half with a random model, half with a random path."""
+"""10,000 requests: half with a random model, half with a random path."""
 
 
-def series(proxy: Ferrule) -> set[str]:
+def read_series(proxy: Ferrule) -> set[str]:
     return {f"{name}{sorted(labels.items())}" for name, labels, _ in proxy.samples()}
 
 
-async def one(session: aiohttp.ClientSession, number: int) -> int:
+async def send_random(session: aiohttp.ClientSession, number: int) -> int:
     dice = random.Random(number)
     name = "".join(dice.choices("abcdefghijklmnopqrstuvwxyz0123456789-_/.", k=dice.randint(1, 60)))
     if number % 2:
@@ -32,12 +32,14 @@ async def one(session: aiohttp.ClientSession, number: int) -> int:
         return answer.status
 
 
-async def wave(address: str, first: int) -> set[int]:
+async def send_wave(address: str, first: int) -> set[int]:
     async with aiohttp.ClientSession(
         f"http://{address}", connector=aiohttp.TCPConnector(limit=50)
     ) as session:
         return set(
-            await asyncio.gather(*(one(session, number) for number in range(first, first + WAVE)))
+            await asyncio.gather(
+                *(send_random(session, number) for number in range(first, first + WAVE))
+            )
         )
 
 
@@ -47,10 +49,10 @@ async def test_random_models_and_paths_add_no_series(
 ) -> None:
     proxy = await asyncio.to_thread(new_proxy, config_for(new_backend().url))
     await asyncio.to_thread(proxy.message)
-    statuses = await wave(proxy.listen, 0)
-    before = await asyncio.to_thread(series, proxy)
+    statuses = await send_wave(proxy.listen, 0)
+    before = await asyncio.to_thread(read_series, proxy)
     for number in range(1, WAVES):
-        statuses |= await wave(proxy.listen, number * WAVE)
-    assert await asyncio.to_thread(series, proxy) == before
+        statuses |= await send_wave(proxy.listen, number * WAVE)
+    assert await asyncio.to_thread(read_series, proxy) == before
     assert statuses >= {404}
     assert not any(status >= 500 for status in statuses)

@@ -1,5 +1,4 @@
-"""The process's own log: on standard error, at the level asked for, and silent about single
-connections."""
+"""The process's log: on standard error, at the given level, and silent about connections."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from ferrule.telemetry.logs import LEVELS, set_up
 
 
 @pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
+def restore_logging() -> Iterator[None]:
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield
@@ -30,7 +29,7 @@ def test_it_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     set_up("debug")
     logging.getLogger("ferrule.x").info("hello")
     logging.getLogger("asyncio").info("127.0.0.1")
-    received = capsys.readouterr()
-    assert received.out == ""
-    assert "INFO ferrule.x: hello" in received.err
-    assert "127.0.0.1" not in received.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "INFO ferrule.x: hello" in output.err
+    assert "127.0.0.1" not in output.err

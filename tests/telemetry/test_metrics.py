@@ -1,4 +1,4 @@
-"""Counting, the counts of several workers as one, and the text that Prometheus scrapes."""
+"""Counting, merging the counts of several workers, and the text that Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from ferrule.telemetry.metrics import (
-    Aggregate,
+    Aggregator,
     Counter,
     Family,
     Gauge,
@@ -17,7 +17,7 @@ from ferrule.telemetry.metrics import (
 )
 
 
-def values(families: list[Family], name: str) -> dict[tuple[str, ...], float]:
+def values_by_labels(families: list[Family], name: str) -> dict[tuple[str, ...], float]:
     (family,) = [family for family in families if family.name == name]
     return {sample.labels: sample.value for sample in family.samples}
 
@@ -29,7 +29,7 @@ def test_a_counter_without_labels_begins_at_zero_and_one_with_labels_empty() -> 
     assert Counter("c", "h", ("a",)).family().samples == []
 
 
-def test_series_that_are_gone_are_dropped() -> None:
+def test_series_can_be_dropped() -> None:
     counter = Counter("c", "h", ("pool", "backend"))
     counter.inc("p", "a")
     counter.inc("p", "b", by=2)
@@ -46,7 +46,7 @@ def test_a_gauge_goes_up_and_down() -> None:
     assert gauge.family().kind == "gauge"
 
 
-def test_histograms_give_one_series_its_buckets() -> None:
+def test_the_buckets_of_a_series_can_be_filled_directly() -> None:
     histogram = Histogram("h", "h", (1.0,), ("model",))
     histogram.observe(0.5, "m")
     histogram.buckets("m").observe(2.0)
@@ -54,7 +54,7 @@ def test_histograms_give_one_series_its_buckets() -> None:
     assert (sample.labels, sample.counts, sample.value) == (("m",), [1, 1], 2.5)
 
 
-def test_workers_are_added_up_each_kind_in_its_way() -> None:
+def test_workers_are_merged_by_kind() -> None:
     one, other = Metrics(), Metrics()
     for metrics, lag, healthy in ((one, 0.1, 1.0), (other, 0.3, 0.0)):
         metrics.requests.inc("messages", "m", "200")
@@ -62,37 +62,37 @@ def test_workers_are_added_up_each_kind_in_its_way() -> None:
         metrics.backend_healthy.set(healthy, "p", "a")
         metrics.queue_wait.observe(0.02)
     merged = merge([one.families(), other.families()])
-    assert values(merged, "ferrule_requests") == {("messages", "m", "200"): 2}
-    assert values(merged, "ferrule_event_loop_lag_seconds") == {(): 0.3}
-    assert values(merged, "ferrule_backend_healthy") == {("p", "a"): 0.0}
+    assert values_by_labels(merged, "ferrule_requests") == {("messages", "m", "200"): 2}
+    assert values_by_labels(merged, "ferrule_event_loop_lag_seconds") == {(): 0.3}
+    assert values_by_labels(merged, "ferrule_backend_healthy") == {("p", "a"): 0.0}
     (wait,) = [family for family in merged if family.name == "ferrule_queue_wait_seconds"]
     assert sum(wait.samples[0].counts or []) == 2
-    assert values(one.families(), "ferrule_requests") == {
+    assert values_by_labels(one.families(), "ferrule_requests") == {
         ("messages", "m", "200"): 1
-    }  # merging changes nobody
+    }  # merging leaves the workers' own unchanged
 
 
-def test_what_the_dead_counted_stays_and_their_gauges_go() -> None:
+def test_counts_of_dead_workers_stay_and_their_gauges_go() -> None:
     dead, living = Metrics(), Metrics()
     for metrics in (dead, living):
         metrics.requests.inc("messages", "m", "200")
         metrics.streams.inc()
-    aggregate = Aggregate()
-    aggregate.retire(dead.families())
-    aggregate.retire(dead.families())
-    families = aggregate.of([living.families()])
-    assert values(families, "ferrule_requests") == {("messages", "m", "200"): 3}
-    assert values(families, "ferrule_streams_active") == {(): 1}
+    aggregator = Aggregator()
+    aggregator.retire(dead.families())
+    aggregator.retire(dead.families())
+    families = aggregator.merge_with([living.families()])
+    assert values_by_labels(families, "ferrule_requests") == {("messages", "m", "200"): 3}
+    assert values_by_labels(families, "ferrule_streams_active") == {(): 1}
 
 
-def test_families_survive_the_way_to_the_supervisor() -> None:
+def test_families_survive_serialisation() -> None:
     metrics = Metrics()
     metrics.first_token.observe(0.3, "m")
     families = metrics.families()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(families), type=list[Family]) == families
 
 
-def test_the_page_is_what_prometheus_reads() -> None:
+def test_prometheus_parses_the_text() -> None:
     metrics = Metrics()
     metrics.requests.inc("messages", 'a"b\n', "200")
     metrics.first_token.observe(0.3, "m")

@@ -1,8 +1,7 @@
-"""The operator's page in a real Chromium, fed by a scripted /status: what it shows, how fast, to
-whom and without any fault.
+"""The operator's page in a real Chromium, fed by a scripted /status: what it shows and how soon,
+keyboard, themes, contrast and narrow screens.
 
-The browser's clock is ours where rates are asserted. The product's own /status is shown in
-test_page_live.py.
+Tests of rates control the browser's clock. test_page_live.py shows the proxy's own /status.
 """
 
 from __future__ import annotations
@@ -113,8 +112,8 @@ GROWTH = {
 
 
 class Admin:
-    """An admin port that serves the page and whatever `status` is right now; with `grows`, one
-    second more at each look."""
+    """An admin port that serves the page and the current `status`. With `grows`, each request of
+    /status adds one second's counts."""
 
     def __init__(self) -> None:
         self.status = copy.deepcopy(STATUS)
@@ -187,24 +186,24 @@ def row(page: Any, name: str) -> Any:
 
 
 def open_with_still_clock(page: Any, admin: Admin) -> None:
-    """Opens the page with a clock that only `run_seconds` moves."""
+    """Opens the page with a clock that only `run_seconds` advances."""
     page.clock.install(time=0)
     page.clock.pause_at(60)
     page.goto(admin.url)
-    seen(page, 1)
+    wait_for_snapshots(page, 1)
 
 
 def run_seconds(page: Any, count: int) -> None:
-    """Lets the page's clock run; every second it looks once."""
+    """Advances the page's clock; the page polls once a second."""
     have = page.evaluate("snapshots.length")
     for second in range(1, count + 1):
         page.clock.run_for(1000)
-        seen(page, have + second)
+        wait_for_snapshots(page, have + second)
 
 
-def seen(page: Any, snapshots: int) -> None:
-    """Waits until the page has drawn that many answers; the page's own timers stand still, so
-    nothing in it can wait."""
+def wait_for_snapshots(page: Any, snapshots: int) -> None:
+    """Waits until the page has drawn that many snapshots. Polled from here, because the page's own
+    timers stand still."""
     while page.evaluate("snapshots.length") < snapshots:
         pass
 
@@ -247,8 +246,8 @@ def test_rates_come_from_successive_snapshots(page: Any, admin: Admin) -> None:
     expect(tile(page, "Failed (5xx)")).to_have_text("5.0 %")
     expect(tile(page, "Output tokens")).to_have_text("4.2K/s")
     expect(page.locator('[data-tile="Prompt tokens"] .note')).to_have_text("75 % from cache")
-    # 90 of 100 between 0.1 and 0.2 s: the median is 0.1 + 0.1 * 50 / 90; the 95th of 100 is half
-    # way from 0.4 to 0.8.
+    # 90 of 100 are between 0.1 and 0.2 s: the median is 0.1 + 0.1 * 50 / 90. The 95th of 100 is
+    # halfway between 0.4 and 0.8.
     expect(tile(page, "Time to first token")).to_have_text("156 ms")
     expect(page.locator('[data-tile="Time to first token"] .note')).to_have_text(
         "median; p95 600 ms"
@@ -284,7 +283,7 @@ def test_a_backend_going_down_shows_within_two_seconds(page: Any, admin: Admin) 
     playwright.expect(row(page, "alpha")).to_have_count(0, timeout=2000)
 
 
-def test_a_silent_proxy_is_told_and_forgotten(page: Any, admin: Admin) -> None:
+def test_a_silent_proxy_raises_an_alarm_until_it_answers(page: Any, admin: Admin) -> None:
     page.goto(admin.url)
     playwright.expect(page.locator("#state")).to_have_text("ready")
     admin.answers = False
@@ -296,7 +295,7 @@ def test_a_silent_proxy_is_told_and_forgotten(page: Any, admin: Admin) -> None:
     page.complaints.clear()
 
 
-def test_draining_and_not_ready_are_told_with_their_reason(page: Any, admin: Admin) -> None:
+def test_draining_and_not_ready_are_shown_with_their_reason(page: Any, admin: Admin) -> None:
     admin.status.update(state="not_ready", reason="no healthy backend")
     page.goto(admin.url)
     playwright.expect(page.locator("#state")).to_have_text("not ready")
@@ -353,7 +352,7 @@ def test_the_theme_follows_the_system_and_then_the_reader(page: Any, admin: Admi
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_text_colour_has_contrast_enough(page: Any, admin: Admin, theme: str) -> None:
+def test_every_text_colour_has_enough_contrast(page: Any, admin: Admin, theme: str) -> None:
     page.emulate_media(color_scheme=theme)
     page.goto(admin.url)
     style = "getComputedStyle(document.documentElement)"

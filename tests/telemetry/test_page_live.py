@@ -1,5 +1,5 @@
-"""The operator's page as the proxy itself serves it: its own /status fills every part, and a
-backend that dies shows within two seconds."""
+"""The operator's page as the proxy serves it: /status fills every part, and a dead backend shows
+within two seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request that is over adds to the counts, and when."""
+"""What a finished request adds to the counts, and when."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tests.app_state import until
 
 from ferrule.telemetry.accesslog import AccessLog
 from ferrule.telemetry.metrics import Metrics
-from ferrule.telemetry.recorder import BATCH, DROPPED_NAMES_MAX, RequestRecorder
+from ferrule.telemetry.recorder import BATCH_RECORDS, DROPPED_NAMES_MAX, RequestRecorder
 from ferrule.telemetry.request_record import RequestRecord
 
 
-def record(**members: object) -> RequestRecord:
-    made = RequestRecord("req_1", "messages", 100.0)
-    made.status, made.ended_at = 200, 103.0
+def make_record(**members: object) -> RequestRecord:
+    record = RequestRecord("req_1", "messages", 100.0)
+    record.status, record.ended_at = 200, 103.0
     for name, value in members.items():
-        setattr(made, name, value)
-    return made
+        setattr(record, name, value)
+    return record
 
 
-class Book:
+class Setup:
     def __init__(self) -> None:
         self.metrics, self.out = Metrics(), io.StringIO()
         self.recorder = RequestRecorder(self.metrics, AccessLog(self.out))
@@ -34,29 +34,29 @@ class Book:
 
 
 @pytest.fixture
-async def book() -> Book:
-    return Book()
+async def setup() -> Setup:
+    return Setup()
 
 
-async def test_a_request_is_posted_after_a_moment(book: Book) -> None:
-    book.recorder.add(record())
-    assert book.lines == 0
-    await until(lambda: book.lines == 1)
-    assert book.metrics.requests.series == {("messages", "other", "200"): 1}
+async def test_a_request_is_recorded_after_a_moment(setup: Setup) -> None:
+    setup.recorder.add(make_record())
+    assert setup.lines == 0
+    await until(lambda: setup.lines == 1)
+    assert setup.metrics.requests.series == {("messages", "other", "200"): 1}
 
 
-async def test_many_are_posted_at_once(book: Book) -> None:
-    for _ in range(BATCH):
-        book.recorder.add(record())
-    assert book.lines == BATCH
+async def test_a_full_batch_is_recorded_at_once(setup: Setup) -> None:
+    for _ in range(BATCH_RECORDS):
+        setup.recorder.add(make_record())
+    assert setup.lines == BATCH_RECORDS
 
 
-async def test_whoever_looks_has_it_up_to_date_and_nothing_is_posted_twice(book: Book) -> None:
-    book.recorder.add(record())
-    book.recorder.post()
-    book.recorder.post()
-    assert book.lines == 1
-    assert json.loads(book.out.getvalue())["request_id"] == "req_1"
+async def test_flush_records_what_is_pending_once(setup: Setup) -> None:
+    setup.recorder.add(make_record())
+    setup.recorder.flush()
+    setup.recorder.flush()
+    assert setup.lines == 1
+    assert json.loads(setup.out.getvalue())["request_id"] == "req_1"
 
 
 COUNTS: list[tuple[dict[str, object], Callable[[Metrics], object], object]] = [
@@ -102,32 +102,34 @@ COUNTS: list[tuple[dict[str, object], Callable[[Metrics], object], object]] = [
 
 
 @pytest.mark.parametrize(
-    ("members", "look", "expected"),
+    ("members", "read", "expected"),
     COUNTS,
     ids=[" ".join(case[0]) or "duration" for case in COUNTS],
 )
 async def test_counts(
-    book: Book, members: dict[str, object], look: Callable[[Metrics], object], expected: object
+    setup: Setup, members: dict[str, object], read: Callable[[Metrics], object], expected: object
 ) -> None:
-    book.recorder.add(record(**members))
-    book.recorder.post()
-    assert look(book.metrics) == expected
+    setup.recorder.add(make_record(**members))
+    setup.recorder.flush()
+    assert read(setup.metrics) == expected
 
 
 def test_tokens_are_counted_as_limits_count_them() -> None:
     assert (
-        record(input_tokens=7, output_tokens=3, cache_read_tokens=2, has_usage=True).tokens(100)
+        make_record(input_tokens=7, output_tokens=3, cache_read_tokens=2, has_usage=True).tokens(
+            100
+        )
         == 12
     )
-    assert record(output_tokens=3).tokens(100) == 103
-    assert record().tokens(100) == 0
+    assert make_record(output_tokens=3).tokens(100) == 103
+    assert make_record().tokens(100) == 0
 
 
-async def test_names_that_clients_made_up_make_no_series_without_end(book: Book) -> None:
+async def test_the_names_of_dropped_parameters_are_bounded(setup: Setup) -> None:
     for number in range(2 * DROPPED_NAMES_MAX):
-        book.recorder.add(record(dropped=(f"name_{number}",)))
-    book.recorder.add(record(dropped=("name_0",)))
-    book.recorder.post()
-    counted = book.metrics.dropped.series
+        setup.recorder.add(make_record(dropped=(f"name_{number}",)))
+    setup.recorder.add(make_record(dropped=("name_0",)))
+    setup.recorder.flush()
+    counted = setup.metrics.dropped.series
     assert len(counted) == DROPPED_NAMES_MAX + 1
     assert (counted[("name_0",)], counted[("other",)]) == (2, DROPPED_NAMES_MAX)

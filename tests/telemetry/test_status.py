@@ -1,4 +1,4 @@
-"""The views of several workers as one, and totals out of the metrics."""
+"""The merged views of several workers, and totals from the metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ferrule.telemetry.metrics import TTFT_EDGES_S, Metrics
-from ferrule.telemetry.status import BackendView, PoolView, merge_pools, totals
+from ferrule.telemetry.status import BackendView, PoolView, compute_totals, merge_pools
 
 
 def backend(name: str = "a", **members: Any) -> BackendView:
@@ -30,13 +30,13 @@ def pool(*backends: BackendView, age_s: float = 1.0, depth: int = 1) -> PoolView
     return PoolView("p", age_s, depth, list(backends))
 
 
-def test_counts_add_up_and_the_oldest_knowledge_counts() -> None:
+def test_counts_add_up_and_the_oldest_discovery_is_shown() -> None:
     (view,) = merge_pools([[pool(backend(), age_s=1)], [pool(backend(), backend("b"), age_s=5)]])
     assert (view.discovery_age_s, view.queue_depth) == (5, 2)
     assert [(b.name, b.inflight, b.sessions) for b in view.backends] == [("a", 2, 4), ("b", 1, 2)]
 
 
-def test_a_backend_is_healthy_when_all_think_so() -> None:
+def test_a_backend_is_healthy_if_it_is_for_all_workers() -> None:
     for views in (
         [backend(), backend(healthy=False, state="down")],
         [backend(healthy=False, state="down"), backend()],
@@ -45,7 +45,7 @@ def test_a_backend_is_healthy_when_all_think_so() -> None:
         assert (view.backends[0].healthy, view.backends[0].state) == (False, "down")
 
 
-def test_joining_changes_nobody() -> None:
+def test_merging_leaves_the_views_unchanged() -> None:
     one = pool(backend())
     merge_pools([[one], [pool(backend())]])
     assert (one.queue_depth, one.backends[0].inflight) == (1, 1)
@@ -61,7 +61,7 @@ def test_totals() -> None:
     metrics.stream_ends.inc("client_gone")
     metrics.first_token.observe(0.3, "m")
     metrics.first_token.observe(0.3, "n")
-    counters, routing, ended, latency = totals(metrics.families())
+    counters, routing, ended, latency = compute_totals(metrics.families())
     assert (counters["requests_total"], counters["requests_failed"], counters["tokens_output"]) == (
         4,
         1,

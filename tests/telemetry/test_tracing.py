@@ -1,5 +1,4 @@
-"""Spans as the conventions want them, the context on its way to the backend, and when there is none
-of it."""
+"""Spans by the conventions, the trace context sent to the backend, and when tracing is off."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from tests.doubles.proxy import REQ
 
 from ferrule.telemetry import tracing
 from ferrule.telemetry.request_record import RequestRecord
-from ferrule.telemetry.tracing import Tracing, attributes, forward_trace_headers, open_tracing
+from ferrule.telemetry.tracing import Tracing, build_attributes, forward_trace_headers, open_tracing
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CONTEXT = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "vendor=a,other=b"}
@@ -51,16 +50,16 @@ def test_only_a_valid_context_is_passed_on(headers: dict[str, str], lines: str) 
     assert forward_trace_headers(headers) == lines
 
 
-def record(**members: Any) -> RequestRecord:
-    made = RequestRecord("req_1", "messages", 100.0)
-    made.status, made.ended_at, made.at = 200, 102.0, 1_700_000_000.0
+def make_record(**members: Any) -> RequestRecord:
+    record = RequestRecord("req_1", "messages", 100.0)
+    record.status, record.ended_at, record.received_unix_s = 200, 102.0, 1_700_000_000.0
     for name, value in members.items():
-        setattr(made, name, value)
-    return made
+        setattr(record, name, value)
+    return record
 
 
 def test_attributes() -> None:
-    full = record(
+    full = make_record(
         model="m",
         stream=True,
         stop_reason="end_turn",
@@ -75,7 +74,7 @@ def test_attributes() -> None:
         branch="home",
         tenant="secret",
     )
-    assert attributes(full) == {
+    assert build_attributes(full) == {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "m",
         "gen_ai.request.stream": True,
@@ -102,14 +101,14 @@ def test_attributes() -> None:
     ],
 )
 def test_kinds_of_errors(members: dict[str, Any], kind: str | None) -> None:
-    assert attributes(record(**members)).get("error.type") == kind
+    assert build_attributes(make_record(**members)).get("error.type") == kind
 
 
-def test_names_that_clients_make_up_are_cut() -> None:
-    assert attributes(record(model="x" * 1000))["gen_ai.request.model"] == "x" * 200
+def test_long_names_are_cut() -> None:
+    assert build_attributes(make_record(model="x" * 1000))["gen_ai.request.model"] == "x" * 200
 
 
-# In a worker
+# In a running worker
 
 
 class Traced:
@@ -154,9 +153,9 @@ async def test_a_request_is_a_span_between_the_clients_and_the_backends(
     assert span.attributes["gen_ai.usage.input_tokens"] == 7
     assert span.start_time is not None
     assert span.end_time is not None
-    (noted,) = traced.stage.records
+    (record,) = traced.stage.records
     assert span.end_time - span.start_time == pytest.approx(
-        (noted.ended_at - noted.received_at) * 1e9, rel=0.01
+        (record.ended_at - record.received_at) * 1e9, rel=0.01
     )
 
 
@@ -183,7 +182,7 @@ async def test_streams_have_spans_too(traced: Traced, backend: ScriptedBackend, 
     assert (backend.last.header("traceparent") or "").split("-")[1] == TRACE
 
 
-async def test_failures_are_told_apart(traced: Traced, backend: ScriptedBackend) -> None:
+async def test_failures_set_the_error_type(traced: Traced, backend: ScriptedBackend) -> None:
     backend.play(refusal(500))
     await traced.stage.ask()
     span = await traced.span()
@@ -194,7 +193,7 @@ async def test_failures_are_told_apart(traced: Traced, backend: ScriptedBackend)
     )
 
 
-async def test_what_is_the_clients_fault_is_no_error_of_ours(traced: Traced) -> None:
+async def test_a_clients_fault_leaves_the_status_unset(traced: Traced) -> None:
     await traced.stage.ask(messages=[])
     span = await traced.span()
     assert span.attributes is not None
@@ -212,7 +211,7 @@ async def test_a_client_that_leaves_ends_its_span(traced: Traced, backend: Scrip
     assert span.attributes["http.response.status_code"] == 499
 
 
-async def test_what_is_not_sampled_says_so_to_the_backend(
+async def test_an_unsampled_request_tells_the_backend(
     stage: Stage, backend: ScriptedBackend
 ) -> None:
     traced = Traced(stage, TracerProvider(sampler=ALWAYS_OFF))
@@ -231,13 +230,13 @@ async def test_without_tracing_the_context_passes_unchanged(
     assert backend.last.header("traceparent") is None
 
 
-# Whether there is any
+# On or off
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 
 
 class Exporter(InMemorySpanExporter):
-    """In place of the OTLP exporter, which is a package of its own."""
+    """Stands in for the OTLP exporter, which is a separate package."""
 
 
 @pytest.fixture
@@ -266,7 +265,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("exporter")
-async def test_decided_at_start(environ: dict[str, str], is_on: bool) -> None:
+async def test_tracing_is_decided_at_start(environ: dict[str, str], is_on: bool) -> None:
     opened = open_tracing(environ)
     assert (opened is not None) is is_on
     if opened is not None:
@@ -280,13 +279,13 @@ async def test_the_service_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert opened._provider.resource.attributes["service.name"] == "ferrule"
     await opened.close()
     monkeypatch.setenv("OTEL_SERVICE_NAME", "edge")
-    named = open_tracing({**ENDPOINT, "OTEL_SERVICE_NAME": "edge"})
-    assert named is not None
-    assert named._provider.resource.attributes["service.name"] == "edge"
-    await named.close()
+    renamed = open_tracing({**ENDPOINT, "OTEL_SERVICE_NAME": "edge"})
+    assert renamed is not None
+    assert renamed._provider.resource.attributes["service.name"] == "edge"
+    await renamed.close()
 
 
-def test_without_the_package_it_is_said_once(
+def test_without_the_package_a_warning_names_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)

@@ -27,12 +27,12 @@ _REFUSALS = {
 }
 
 
-def _ignore(_gate: str) -> None:
+def _ignore(_limit: str) -> None:
     pass
 
 
 class Lease:
-    """One admitted request. Settle it when the request is over, however it ended; settling again
+    """One admitted request. To be settled when the request ends, however it ends; settling again
     does nothing."""
 
     __slots__ = ("_decision", "_estimated_tokens", "_is_settled", "_limiter", "_tenant")
@@ -58,14 +58,12 @@ class Lease:
         if self._is_settled or self._decision is None:
             return
         self._is_settled = True
-        self._limiter.give_back(
-            self._tenant, self._decision.ticket, tokens - self._estimated_tokens
-        )
+        self._limiter.release(self._tenant, self._decision.ticket, tokens - self._estimated_tokens)
 
 
 class Limiter:
-    """`on_limited` is called with the limit that refused: requests, tokens, concurrency; or store,
-    if that did not answer."""
+    """Admits requests. `on_limited` is called with the limit that refused (`requests`, `tokens`,
+    `concurrency`), or with `store` if the store did not answer."""
 
     def __init__(
         self,
@@ -83,7 +81,7 @@ class Limiter:
         self._wall_clock = wall_clock
         self._store_is_down = False
         self._unlimited = Lease(self, ANONYMOUS, 0, None)
-        """Shared by all requests of keys without limits: nothing is counted or settled."""
+        """Shared by all requests of keys without limits: there is nothing to count or settle."""
 
     async def admit(self, tenant: Tenant, estimated_tokens: int) -> Lease:
         """A lease. Raises Failure 429 with `retry-after`, or 529 if the store is unavailable and
@@ -93,7 +91,7 @@ class Limiter:
         try:
             decision = await self._store.take(tenant, estimated_tokens, self._clock())
         except StoreUnavailable as error:
-            return self._without_store(tenant, error)
+            return self._admit_without_store(tenant, error)
         self._note_store_is_up()
         if decision.refused_by is None:
             return Lease(self, tenant, estimated_tokens, decision)
@@ -106,28 +104,29 @@ class Limiter:
             is_admission=True,
         )
 
-    def give_back(self, tenant: Tenant, ticket: str, more_tokens: int) -> None:
-        self._store.give_back(tenant, ticket, more_tokens, self._clock())
+    def release(self, tenant: Tenant, ticket: str, extra_tokens: int) -> None:
+        """For `Lease.settle`. `extra_tokens`: used minus estimated."""
+        self._store.release(tenant, ticket, extra_tokens, self._clock())
 
     def rate_limits(self, tenant: Tenant, decision: Decision) -> tuple[RateLimit, ...]:
         wall = self._wall_clock()
         limits: list[RateLimit] = []
         if (requests := tenant.requests_per_minute) is not None:
-            limits.append(_rate_limit("requests", requests, decision.requests_debt_s, wall))
+            limits.append(_make_rate_limit("requests", requests, decision.requests_debt_s, wall))
         if (tokens := tenant.tokens_per_minute) is not None:
-            limits.append(_rate_limit("tokens", tokens, decision.tokens_debt_s, wall))
+            limits.append(_make_rate_limit("tokens", tokens, decision.tokens_debt_s, wall))
         return tuple(limits)
 
     async def close(self) -> None:
         await self._store.close()
 
-    def _without_store(self, tenant: Tenant, error: StoreUnavailable) -> Lease:
+    def _admit_without_store(self, tenant: Tenant, error: StoreUnavailable) -> Lease:
         self._on_limited("store")
         if not self._store_is_down:
             self._store_is_down = True
-            meanwhile = "let in" if self._allows_on_failure else "refused"
+            treatment = "admitted" if self._allows_on_failure else "refused"
             log.warning(
-                "limits store unavailable (%s); until it is back requests are %s", error, meanwhile
+                "limits store unavailable (%s); requests are %s until it is back", error, treatment
             )
         if self._allows_on_failure:
             return Lease(self, tenant, 0, None)
@@ -144,7 +143,7 @@ class Limiter:
             log.warning("limits store is back")
 
 
-def _rate_limit(name: str, limit: int, debt_s: float, wall: float) -> RateLimit:
+def _make_rate_limit(name: str, limit: int, debt_s: float, wall: float) -> RateLimit:
     # The tolerance keeps 9.999999 from becoming 9.
     remaining = max(0, math.floor(limit * (1 - debt_s / MINUTE_S) + 1e-6))
     return RateLimit(name, limit, remaining, math.ceil(wall + debt_s))

@@ -19,12 +19,13 @@ RETRY_AFTER_MAX_S = 5
 
 
 class Queue:
-    """`size` may wait, each up to `timeout_s`. Size 0: nobody waits."""
+    """Up to `size` callers wait, each for up to `timeout_s`. Size 0: a full pool refuses at
+    once."""
 
     def __init__(self, size: int, timeout_s: float) -> None:
         self.size = size
         self.timeout_s = timeout_s
-        # in queue order; leaving from the middle is cheap
+        # Insertion order is queue order; a dict makes leaving from the middle cheap.
         self._waiters: dict[asyncio.Event, None] = {}
 
     @property
@@ -43,15 +44,15 @@ class Queue:
             if taken is not None:
                 return taken
         if len(self._waiters) >= self.size:
-            raise self._refusal("All backends are busy and the queue is full.")
-        return await self._in_line(try_take, skips_tried)
+            raise self._make_refusal("All backends are busy and the queue is full.")
+        return await self._wait_in_line(try_take, skips_tried)
 
     def wake(self) -> None:
         """A slot may be free: waiters try in order until one gets nothing."""
         if self._waiters:
             next(iter(self._waiters)).set()
 
-    async def _in_line(self, try_take: Callable[[], T | None], skips_tried: bool) -> T:
+    async def _wait_in_line(self, try_take: Callable[[], T | None], skips_tried: bool) -> T:
         turn = asyncio.Event()
         self._waiters[turn] = None
         try:
@@ -65,11 +66,11 @@ class Queue:
                     if skips_tried:
                         self._wake_behind(turn)
         except TimeoutError:
-            raise self._refusal("All backends are busy; no place came free in time.") from None
+            raise self._make_refusal("All backends are busy; no place came free in time.") from None
         finally:
             del self._waiters[turn]
-            # Whoever leaves may have been woken for a place it did not take, and more than one may
-            # be free
+            # This waiter may have been woken for a slot it did not take, or more than one slot may
+            # be free: pass the wake-up on.
             self.wake()
 
     def _wake_behind(self, turn: asyncio.Event) -> None:
@@ -80,7 +81,7 @@ class Queue:
         if behind is not None:
             behind.set()
 
-    def _refusal(self, message: str) -> Failure:
+    def _make_refusal(self, message: str) -> Failure:
         return Failure(
             529,
             message,

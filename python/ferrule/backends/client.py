@@ -120,7 +120,7 @@ def _describe_error(trouble: Exception) -> str:
         case aiohttp.ClientConnectorDNSError():
             return "the name does not resolve"
         case OSError(errno=int()):
-            return config.reason_of(trouble)
+            return config.describe_os_error(trouble)
     return str(trouble) or type(trouble).__name__
 
 

@@ -20,7 +20,7 @@ from ferrule.admission.queue import Queue
 from ferrule.backends.client import BackendClient, authorization
 from ferrule.backends.connections import BackendConnections
 from ferrule.catalog import DiscoveredModels, merge
-from ferrule.discovery.choice import watcher_for
+from ferrule.discovery.choice import build_watcher
 from ferrule.routing.backend import Backend, BackendSpec
 from ferrule.routing.balancer import Balancer, BalancerSettings
 from ferrule.routing.health import HealthPolicy, ProbeStatus
@@ -77,7 +77,7 @@ class BackendPool:
         self._on_models = on_models
         self.balancer = Balancer(name, _pool_settings(settings, context.worker_id))
         self.queue = Queue(settings.queue.size, settings.queue.timeout_s)
-        self.watcher = watcher_for(name, settings)
+        self.watcher = build_watcher(name, settings)
         self._entries: dict[str, Entry] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -108,7 +108,7 @@ class BackendPool:
         if (old.backends, old.discover) != (settings.backends, settings.discover):
             if self._watching is not None:
                 self._watching.cancel()
-            self.watcher = watcher_for(self.name, settings)
+            self.watcher = build_watcher(self.name, settings)
             self._watching = asyncio.get_running_loop().create_task(
                 self.watcher.watch(self._on_change)
             )

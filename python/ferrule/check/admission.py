@@ -12,41 +12,46 @@ STORE_TIMEOUT_S = 2.0
 
 
 def read_keys(config: Config) -> tuple[list[Tenant] | None, list[Problem]]:
-    """The tenants in the order of the keys file, and what is wrong with it. No tenants: there is no
-    file, or none that can be used."""
+    """The tenants in the order of the keys file, and its problems. None for the tenants: no file,
+    or not a usable one."""
     file = config.auth.keys_file
     if file is None:
         return None, []
     try:
         return KeyRing.load(file).tenants, []
-    except ConfigError as wrong:
+    except ConfigError as error:
         return None, [
             Problem(f"{file}: {problem.path}" if problem.path else file, problem.message)
-            for problem in wrong.problems
+            for problem in error.problems
         ]
 
 
-def unused_keys(config: Config, tenants: Sequence[Tenant], catalog: Catalog) -> Iterator[Problem]:
+def find_unused_keys(
+    config: Config, tenants: Sequence[Tenant], catalog: Catalog
+) -> Iterator[Problem]:
     """Keys that match no model; none while no model is known."""
     file = config.auth.keys_file
     if not tenants:
-        yield Problem(f"{file}: keys", "is empty, so nobody is let in")
+        yield Problem(f"{file}: keys", "is empty, so every request is refused")
     known = {served.id for served in catalog.all()} | {
         name for model in config.models for name in (model.id, *model.aliases)
     }
     for index, tenant in enumerate(tenants):
         if known and not any(
-            matches(own, name) or matches(name, own) for own in tenant.models for name in known
+            # both ways: a key may name one of the models that an alias pattern stands for
+            matches(pattern, name) or matches(name, pattern)
+            for pattern in tenant.models
+            for name in known
         ):
             yield Problem(
                 f"{file}: keys.{index}.models",
-                f"`{tenant.name}` may use no model there is: {', '.join(tenant.models) or 'none'}",
+                f"`{tenant.name}` may use no served model: {', '.join(tenant.models) or 'none'}",
             )
 
 
-async def store_trouble(config: Config) -> list[Problem]:
-    """Why the Redis that keeps the limits cannot be used; nothing when it can, or where there is
-    none."""
+async def check_store(config: Config) -> list[Problem]:
+    """The problem with the Redis that keeps the limits; empty if it answers or none is
+    configured."""
     url = config.limits.store.reveal()
     if url == "memory":
         return []
@@ -58,11 +63,11 @@ async def store_trouble(config: Config) -> list[Problem]:
     )
     try:
         await client.ping()
-    except (RedisError, OSError) as trouble:
+    except (RedisError, OSError) as error:
         return [
             Problem(
                 "limits.store",
-                f"{redact(url)} is not reachable: {str(trouble) or type(trouble).__name__}",
+                f"{redact(url)} is not reachable: {str(error) or type(error).__name__}",
             )
         ]
     finally:

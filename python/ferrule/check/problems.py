@@ -11,51 +11,59 @@ from ferrule.config import Config, Problem
 
 
 def find_problems(config: Config, survey: Survey) -> list[Problem]:
-    return [*_pools(config, survey), *_models(config, survey)]
+    return [*_find_pool_problems(config, survey), *_find_model_problems(config, survey)]
 
 
-def _pools(config: Config, survey: Survey) -> Iterator[Problem]:
+def _find_pool_problems(config: Config, survey: Survey) -> Iterator[Problem]:
     for name, pool in config.pools.items():
-        members = survey.of(name)
-        if not members:
+        backend_reports = survey.in_pool(name)
+        if not backend_reports:
             yield Problem(f"pools.{name}.discover", "finds no backend")
-        for report in members:
-            yield from _backend(report, pool.engine)
+        for backend_report in backend_reports:
+            yield from _find_backend_problems(backend_report, pool.engine)
     if (
         not config.models
-        and any(report.description for report in survey.report)
+        and any(backend_report.info for backend_report in survey.backend_reports)
         and not survey.catalog.all()
     ):
         yield Problem("models", "no backend lists a model")
 
 
-def _backend(report: BackendReport, engine: str) -> Iterator[Problem]:
-    if report.trouble:
-        yield Problem(report.place, f"{report.url} is not well: {report.trouble}")
-    if report.description is None:
-        if not report.trouble:
-            yield Problem(report.place, f"{report.url} does not list its models (GET /v1/models)")
-        return
-    found = report.description.discovered.profile.name
-    # plain vllm is also what a server is taken for that says nothing
-    if engine not in ("auto", found) and found != "vllm":
+def _find_backend_problems(backend_report: BackendReport, engine: str) -> Iterator[Problem]:
+    if backend_report.failure:
         yield Problem(
-            f"pools.{report.pool}.engine",
-            f"is {engine}, but {report.url} says it is {found}; expected auto",
+            backend_report.config_path,
+            f"{backend_report.url} is unhealthy: {backend_report.failure}",
+        )
+    if backend_report.info is None:
+        if not backend_report.failure:
+            yield Problem(
+                backend_report.config_path,
+                f"{backend_report.url} does not list its models (GET /v1/models)",
+            )
+        return
+    detected = backend_report.info.discovered.profile.name
+    # vllm is also the fallback for servers that do not identify themselves: no contradiction
+    if engine not in ("auto", detected) and detected != "vllm":
+        yield Problem(
+            f"pools.{backend_report.pool}.engine",
+            f"is {engine}, but {backend_report.url} says it is {detected}; expected auto",
         )
 
 
-def _models(config: Config, survey: Survey) -> Iterator[Problem]:
+def _find_model_problems(config: Config, survey: Survey) -> Iterator[Problem]:
     for index, model in enumerate(config.models):
         served = survey.catalog.find(model.id)
         if served is None:
             continue
         path = f"models.{index}"
-        for report in survey.of(model.pool):
-            if report.description is not None:
-                yield from _model_at(path, served, report)
+        for backend_report in survey.in_pool(model.pool):
+            if backend_report.info is not None:
+                yield from _find_upstream_problems(path, served, backend_report)
         if model.context_window is not None:
-            yield from _window(f"{path}.context_window", model.context_window, served, survey)
+            yield from _find_window_problems(
+                f"{path}.context_window", model.context_window, served, survey
+            )
         if (
             model.thinking_budget is not None
             and model.thinking_budget != "refuse"
@@ -63,49 +71,66 @@ def _models(config: Config, survey: Survey) -> Iterator[Problem]:
         ):
             yield Problem(
                 f"{path}.thinking_budget",
-                f"is {model.thinking_budget}, which the engine cannot do; budgets will be refused",
+                f"is {model.thinking_budget}, which the engine does not support; budgets will be "
+                "refused",
             )
         try:
             tokenizer(model.tokenizer)
-        except ValueError as unusable:
-            yield Problem(f"{path}.tokenizer", str(unusable))
+        except ValueError as error:
+            yield Problem(f"{path}.tokenizer", str(error))
     for served in () if config.models else survey.catalog.all():
-        for report in survey.of(served.pool):
-            if (ability := report.abilities.get(served.id)) is not None:
-                yield from _tried(report.place, served, report, ability)
+        for backend_report in survey.in_pool(served.pool):
+            if (capabilities := backend_report.capabilities_by_model.get(served.id)) is not None:
+                yield from _find_probe_problems(
+                    backend_report.config_path, served, backend_report, capabilities
+                )
 
 
-def _model_at(path: str, served: ServedModel, report: BackendReport) -> Iterator[Problem]:
-    ability = report.abilities.get(served.id)
-    if ability is None:
+def _find_upstream_problems(
+    path: str, served: ServedModel, backend_report: BackendReport
+) -> Iterator[Problem]:
+    capabilities = backend_report.capabilities_by_model.get(served.id)
+    if capabilities is None:
         yield Problem(
             f"{path}.upstream",
-            f"{report.url} ({report.place}) does not list `{served.policy.upstream}`",
+            f"{backend_report.url} ({backend_report.config_path}) does not list "
+            f"`{served.policy.upstream}`",
         )
         return
-    yield from _tried(f"{path}.thinking_budget", served, report, ability)
+    yield from _find_probe_problems(f"{path}.thinking_budget", served, backend_report, capabilities)
 
 
-def _tried(
-    path: str, served: ServedModel, report: BackendReport, ability: Capabilities
+def _find_probe_problems(
+    path: str, served: ServedModel, backend_report: BackendReport, capabilities: Capabilities
 ) -> Iterator[Problem]:
-    if ability.trouble is not None:
+    if capabilities.failure is not None:
         yield Problem(
-            report.place, f"{report.url} does not answer for {served.id}: {ability.trouble}"
+            backend_report.config_path,
+            f"{backend_report.url} does not answer for {served.id}: {capabilities.failure}",
         )
-    if ability.has_usage is False:
-        yield Problem(report.place, f"{report.url} tells no usage for {served.id}")
-    if ability.budget_refusal and served.policy.budget_keeper == "engine":
+    if capabilities.has_usage is False:
+        yield Problem(
+            backend_report.config_path, f"{backend_report.url} reports no usage for {served.id}"
+        )
+    if capabilities.budget_refusal and served.policy.budget_keeper == "engine":
         field = served.policy.engine.budget_field
         yield Problem(
             path,
-            f"{report.url} refuses {field} ({ability.budget_refusal}); set thinking_budget to "
-            f"edge or refuse",
+            f"{backend_report.url} refuses {field} ({capabilities.budget_refusal}); set "
+            "thinking_budget to edge or refuse",
         )
 
 
-def _window(path: str, tokens: int, served: ServedModel, survey: Survey) -> Iterator[Problem]:
-    for report in survey.of(served.pool):
-        ability = report.abilities.get(served.id)
-        if ability is not None and ability.window is not None and tokens > ability.window:
-            yield Problem(path, f"is {tokens}, but {report.url} takes {ability.window} tokens")
+def _find_window_problems(
+    path: str, tokens: int, served: ServedModel, survey: Survey
+) -> Iterator[Problem]:
+    for backend_report in survey.in_pool(served.pool):
+        capabilities = backend_report.capabilities_by_model.get(served.id)
+        if (
+            capabilities is not None
+            and capabilities.window is not None
+            and tokens > capabilities.window
+        ):
+            yield Problem(
+                path, f"is {tokens}, but {backend_report.url} accepts {capabilities.window} tokens"
+            )

@@ -1,5 +1,5 @@
-"""The text that `ferrule check` prints: a table of backends, what the proxy does for each model,
-and the dialect in force. Pure."""
+"""Renders the text that `ferrule check` prints: a table of backends, what the proxy does for each
+model, and the dialect's settings in force. Pure."""
 
 from __future__ import annotations
 
@@ -29,15 +29,22 @@ NOT_TRIED = "? (--probe)"
 
 
 def render(config: Config, survey: Survey) -> str:
-    rows = [COLUMNS, *(row for report in survey.report for row in _rows(report, survey))]
-    served = survey.catalog.all()
-    blocks = [_describe_models(one, config, survey) for one in served]
+    rows = [
+        COLUMNS,
+        *(
+            row
+            for backend_report in survey.backend_reports
+            for row in _build_rows(backend_report, survey)
+        ),
+    ]
+    models = survey.catalog.all()
+    blocks = [_describe_model(served, config, survey) for served in models]
     return "\n".join(
         [
             *_align(rows),
             "",
             *(line for block in blocks for line in (*block, "")),
-            *_list_overrides(served, config),
+            *_list_overrides(models, config),
         ]
     )
 
@@ -45,17 +52,31 @@ def render(config: Config, survey: Survey) -> str:
 # Backends
 
 
-def _rows(report: BackendReport, survey: Survey) -> Iterator[tuple[str, ...]]:
-    state = "down" if report.trouble else "up"
-    if report.description is None:
-        yield (report.name, report.url, state, *["-"] * (len(COLUMNS) - 3))
+def _build_rows(backend_report: BackendReport, survey: Survey) -> Iterator[tuple[str, ...]]:
+    state = "down" if backend_report.failure else "up"
+    if backend_report.info is None:
+        yield (backend_report.name, backend_report.url, state, *["-"] * (len(COLUMNS) - 3))
         return
-    profile = report.description.discovered.profile
-    first = (report.name, report.url, state, _engine(report, profile))
-    models = [served for served in survey.catalog.all() if served.id in report.abilities]
+    profile = backend_report.info.discovered.profile
+    first = (
+        backend_report.name,
+        backend_report.url,
+        state,
+        _describe_engine(backend_report, profile),
+    )
+    models = [
+        served
+        for served in survey.catalog.all()
+        if served.id in backend_report.capabilities_by_model
+    ]
     for served in models:
-        ability = report.abilities[served.id]
-        yield (*first, served.id, str(ability.window or "?"), *_abilities(served, ability))
+        capabilities = backend_report.capabilities_by_model[served.id]
+        yield (
+            *first,
+            served.id,
+            str(capabilities.window or "?"),
+            *_describe_capabilities(served, capabilities),
+        )
     if not models:
         yield (*first, *["-"] * (len(COLUMNS) - len(first)))
 
@@ -65,48 +86,52 @@ class _Version(msgspec.Struct):
     build_info: str = ""
 
 
-def _engine(report: BackendReport, profile: Profile) -> str:
-    assert report.description is not None
+def _describe_engine(backend_report: BackendReport, profile: Profile) -> str:
+    assert backend_report.info is not None
     try:
-        said = msgspec.json.decode(
-            report.description.version or report.description.props or b"{}", type=_Version
+        version = msgspec.json.decode(
+            backend_report.info.version or backend_report.info.props or b"{}", type=_Version
         )
     except msgspec.MsgspecError:
-        said = _Version()
-    return f"{profile.name.removesuffix('_old')} {said.version or said.build_info}".strip()
+        version = _Version()
+    return f"{profile.name.removesuffix('_old')} {version.version or version.build_info}".strip()
 
 
-def _abilities(served: ServedModel, ability: Capabilities) -> tuple[str, str, str, str]:
+def _describe_capabilities(
+    served: ServedModel, capabilities: Capabilities
+) -> tuple[str, str, str, str]:
     counts = (
-        served.tokenizer if ability.counted_tokens is None else f"its own, else {served.tokenizer}"
+        served.tokenizer
+        if capabilities.counted_tokens is None
+        else f"its own, else {served.tokenizer}"
     )
-    if ability.has_usage is None:
+    if capabilities.has_usage is None:
         usage = NOT_TRIED
     else:
         usage = (
             "none"
-            if not ability.has_usage
+            if not capabilities.has_usage
             else "with cached tokens"
-            if ability.has_cached_tokens
+            if capabilities.has_cached_tokens
             else "without cached tokens"
         )
-    fields = ability.reasoning_fields
+    fields = capabilities.reasoning_fields
     reasoning = NOT_TRIED if fields is None else " and ".join(fields) or "none"
-    return counts, usage, reasoning, _budget(served.policy.engine, ability)
+    return counts, usage, reasoning, _describe_budget(served.policy.engine, capabilities)
 
 
-def _budget(engine: Profile, ability: Capabilities) -> str:
+def _describe_budget(engine: Profile, capabilities: Capabilities) -> str:
     if engine.budget_field is None:
         return "none"
-    if ability.budget_refusal is None:
+    if capabilities.budget_refusal is None:
         return f"{engine.budget_field} {NOT_TRIED}"
-    return f"{engine.budget_field} refused" if ability.budget_refusal else engine.budget_field
+    return f"{engine.budget_field} refused" if capabilities.budget_refusal else engine.budget_field
 
 
 # What the proxy does
 
 
-def _describe_models(served: ServedModel, config: Config, survey: Survey) -> Iterator[str]:
+def _describe_model(served: ServedModel, config: Config, survey: Survey) -> Iterator[str]:
     policy = served.policy
     model = next(
         (model for model in config.models if model.id == served.id), ModelConfig(id=served.id)
@@ -114,56 +139,59 @@ def _describe_models(served: ServedModel, config: Config, survey: Survey) -> Ite
     aliases = f" (also {', '.join(model.aliases)})" if model.aliases else ""
     window = policy.context_window
     yield f"{served.id}{aliases}"
-    members = len(survey.of(served.pool))
+    backends = len(survey.in_pool(served.pool))
     rows = [
         (
             "goes to",
-            f"pool {served.pool} ({members} backend{'' if members == 1 else 's'}) as "
+            f"pool {served.pool} ({backends} backend{'' if backends == 1 else 's'}) as "
             f"{policy.upstream}",
         ),
         (
             "context window",
-            f"{window} tokens{'' if model.context_window else ', as the backends say'}"
+            f"{window} tokens{'' if model.context_window else ', as the backends report'}"
             if window
-            else "not known, so not held",
+            else "unknown, so not enforced",
         ),
-        ("count_tokens", _counting(served, survey)),
+        ("count_tokens", _describe_counting(served, survey)),
         ("earlier reasoning", f"sent as {policy.engine.reasoning_history_field}"),
-        ("thinking budget", _keeper(served)),
+        ("thinking budget", _describe_enforcement(served)),
         (
             "effort",
             f"{', '.join(policy.effort)}; others: {policy.dialect.effort}"
             if policy.effort
             else "not verified, forwarded unchecked",
         ),
-        ("images", "passed on" if policy.images else f"not taken (media: {policy.dialect.media})"),
+        (
+            "images",
+            "passed on" if policy.images else f"not accepted (media: {policy.dialect.media})",
+        ),
     ]
     for line in _align(rows):
         yield f"  {line}"
 
 
-def _counting(served: ServedModel, survey: Survey) -> str:
+def _describe_counting(served: ServedModel, survey: Survey) -> str:
     if served.policy.dialect.count_tokens == "absent":
         return "not offered in this dialect"
-    abilities = [
-        report.abilities[served.id]
-        for report in survey.of(served.pool)
-        if served.id in report.abilities
+    capabilities_by_model = [
+        backend_report.capabilities_by_model[served.id]
+        for backend_report in survey.in_pool(served.pool)
+        if served.id in backend_report.capabilities_by_model
     ]
     if served.policy.dialect.count_tokens == "engine" and any(
-        ability.counted_tokens is not None for ability in abilities
+        capabilities.counted_tokens is not None for capabilities in capabilities_by_model
     ):
         return f"the engine's own count, else {served.tokenizer}"
     return f"estimated with {served.tokenizer}"
 
 
-def _keeper(served: ServedModel) -> str:
+def _describe_enforcement(served: ServedModel) -> str:
     engine = served.policy.engine
     match served.policy.budget_keeper:
         case "engine":
-            return f"held by the engine ({engine.budget_field})"
+            return f"enforced by the engine ({engine.budget_field})"
         case "edge":
-            return "held here: past it the reasoning is cut and the answer continued"
+            return "enforced by the proxy: it cuts the reasoning and has the answer continued"
         case "refuse":
             return "refused with status 400"
 
@@ -172,10 +200,10 @@ def _keeper(served: ServedModel) -> str:
 
 
 def _list_overrides(served: Sequence[ServedModel], config: Config) -> Iterator[str]:
-    """Models that are alike stand together; what differs from the dialect is marked."""
+    """The dialect's settings, once for all models that share them; overrides are marked."""
     groups: dict[Dialect, list[str]] = {}
-    for one in served:
-        groups.setdefault(one.policy.dialect, []).append(one.id)
+    for model in served:
+        groups.setdefault(model.policy.dialect, []).append(model.id)
     plain = DIALECTS[config.dialect]
     for dialect, names in (groups or {plain: ["every model"]}).items():
         yield (

@@ -1,7 +1,7 @@
-"""The configuration: one typed value, read from YAML, flags and the environment; every problem
-named with its path."""
+"""The configuration: one typed value from YAML, flags and the environment. Every problem is
+reported with its path."""
 
-from ferrule.config.address import Address, BackendUrl, reason_of
+from ferrule.config.address import Address, BackendUrl, describe_os_error
 from ferrule.config.loading import from_flags, load, loads
 from ferrule.config.problems import ConfigError, Problem, UsageError
 from ferrule.config.secret import Secret, redact
@@ -42,10 +42,10 @@ __all__ = [
     "Secret",
     "TimeoutsConfig",
     "UsageError",
+    "describe_os_error",
     "from_flags",
     "load",
     "loads",
     "matches",
-    "reason_of",
     "redact",
 ]

@@ -20,8 +20,8 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Address(msgspec.Struct, frozen=True):
-    """`HOST:PORT`; an IPv6 host is written in brackets and kept without them. Port 0 asks the
-    system for a free one."""
+    """`HOST:PORT`. An IPv6 host is written in brackets and stored without. Port 0: any free
+    port."""
 
     host: str
     port: int
@@ -40,8 +40,8 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class BackendUrl(msgspec.Struct, frozen=True):
-    """`url` is safe to show: no userinfo, no trailing slash, no default port. `authorization` is
-    the header it asked for, if any."""
+    """`url` has no credentials, no trailing slash and no default port, so it may be logged.
+    `authorization`: the header made from the credentials, if any."""
 
     url: str
     authorization: Secret | None = None
@@ -51,7 +51,7 @@ class BackendUrl(msgspec.Struct, frozen=True):
 
 
 def parse_address(value: object) -> Address:
-    """Raises ValueError that says what would be right."""
+    """Raises ValueError with the expected form."""
     expected = "expected HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080"
     if not isinstance(value, str):
         raise ValueError(expected)
@@ -66,8 +66,8 @@ def parse_address(value: object) -> Address:
 
 
 def parse_backend_url(value: object) -> BackendUrl:
-    """An http or https URL, path prefix kept. ValueError says what would be right and never shows
-    user or password."""
+    """An http or https URL; a path prefix is kept. Raises ValueError with the expected form, never
+    with credentials."""
     if not isinstance(value, str):
         raise ValueError("expected a URL such as http://10.0.0.11:8000")
     text = value.strip()
@@ -92,20 +92,21 @@ def parse_backend_url(value: object) -> BackendUrl:
         raise ValueError(f"`{shown}`: expected the URL without /v1, which is added")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     suffix = "" if port is None or port == DEFAULT_PORTS[parts.scheme] else f":{port}"
-    return BackendUrl(f"{parts.scheme}://{host}{suffix}{path}", _basic_auth(parts))
+    return BackendUrl(f"{parts.scheme}://{host}{suffix}{path}", _build_basic_auth(parts))
 
 
-def reason_of(trouble: OSError) -> str:
-    """Why an address could not be used, in the operating system's words."""
+def describe_os_error(error: OSError) -> str:
+    """Why an address could not be used, in the operating system's words. asyncio puts addresses
+    into `strerror`; gaierror numbers its errors differently from errno."""
     reason = (
-        trouble.strerror
-        if isinstance(trouble, socket.gaierror) or not trouble.errno
-        else os.strerror(trouble.errno)
+        error.strerror
+        if isinstance(error, socket.gaierror) or not error.errno
+        else os.strerror(error.errno)
     )
-    return (reason or str(trouble)).lower()
+    return (reason or str(error)).lower()
 
 
-def _basic_auth(parts: SplitResult) -> Secret | None:
+def _build_basic_auth(parts: SplitResult) -> Secret | None:
     if parts.username is None:
         return None
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"

@@ -1,8 +1,8 @@
-"""A YAML file as plain values: bounded in size, nodes and depth, no key twice, no tag that builds
-anything.
+"""Reads YAML into plain values: bounded in size, nodes and depth, without duplicate keys, and
+without tags that construct objects.
 
-It knows nothing of settings. Merge keys are refused, since they are how a small file grows to a
-huge one while it is read.
+Knows nothing of settings. Merge keys (`<<`) are refused: with them a small file can grow huge while
+it is constructed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEPTH_LIMIT = 32
 
 
 def read_document(path: Path) -> object:
-    """The file's values. ConfigError when it cannot be read or is no YAML that we take."""
+    """The file's values. Raises ConfigError if it cannot be read or parsed."""
     try:
         with path.open("rb") as file:
             text = file.read(SIZE_LIMIT_BYTES + 1)
@@ -31,6 +31,7 @@ def read_document(path: Path) -> object:
 
 
 def parse_document(text: bytes, source: str) -> object:
+    """`text`: UTF-8, with or without a BOM; `source` names it in problems. Raises ConfigError."""
     if len(text) > SIZE_LIMIT_BYTES:
         raise ConfigError([Problem("", f"expected at most {SIZE_LIMIT_BYTES} bytes")], source)
     try:
@@ -44,16 +45,16 @@ def parse_document(text: bytes, source: str) -> object:
         raise ConfigError([Problem("", "expected UTF-8")], source) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        position = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         raise ConfigError(
-            [Problem("", f"{error.problem or error.context}{place}")], source
+            [Problem("", f"{error.problem or error.context}{position}")], source
         ) from None
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigError([Problem("", "expected YAML")], source) from None
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice (YAML takes the last and says nothing) and `<<`."""
+    """SafeLoader that refuses duplicate keys (YAML silently takes the last) and `<<`."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         for key, _ in node.value:
@@ -75,7 +76,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def _check_extent(root: yaml.Node) -> None:
-    """Counts with aliases expanded, as every later walk will meet them."""
+    """Raises for too many nodes or levels, counted with aliases expanded, as later walks see
+    them."""
     nodes = 0
     stack: list[tuple[yaml.Node, int]] = [(root, 1)]
     while stack:

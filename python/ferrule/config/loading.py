@@ -1,4 +1,5 @@
-"""Loads the configuration from a file, flags, or both."""
+"""Loads the configuration from a file, flags, or both: parse, validate, resolve paths, check, fill
+in."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from ferrule.config.problems import ConfigError, Problem, UsageError
 from ferrule.config.rules import check
 from ferrule.config.secret import Secret
 from ferrule.config.settings import NO_FLAGS, AuthConfig, Config, Flags, ModelConfig
-from ferrule.config.shape import Shape
+from ferrule.config.struct_reader import StructReader
 
 DEFAULT_POOL = "default"
 
@@ -23,19 +24,19 @@ DEFAULT_POOL = "default"
 def load(
     path: str | Path, flags: Flags = NO_FLAGS, environment: Mapping[str, str] | None = None
 ) -> Config:
-    """The file's Config with the flags on top. ConfigError has every problem found. Relative paths
-    are the file's."""
-    place = Path(path)
+    """The file's Config, overridden by flags. Relative paths in it are relative to the file. Raises
+    ConfigError with every problem found."""
+    config_file = Path(path)
     if flags.backends:
         raise UsageError(
             [
                 Problem(
                     "--backend",
-                    f"expected either --backend or --config, which names the backends ({place})",
+                    f"expected either --backend or --config; {config_file} names the backends",
                 )
             ]
         )
-    return _finish(read_document(place), flags, environment, place)
+    return _finish(read_document(config_file), flags, environment, config_file)
 
 
 def loads(
@@ -44,16 +45,17 @@ def loads(
     environment: Mapping[str, str] | None = None,
     source: str = "ferrule.yaml",
 ) -> Config:
-    """As `load`, from text; relative paths are the working directory's."""
+    """As `load`, from text; relative paths are relative to the working directory."""
     return _finish(parse_document(text.encode(), source), flags, environment, Path(source))
 
 
 UNBOUNDED_INFLIGHT = 100_000
-"""Without a file no limit is known, and vLLM queues by itself."""
+"""For backends given by flags: their limit is unknown, and vLLM queues by itself."""
 
 
 def from_flags(flags: Flags, environment: Mapping[str, str] | None = None) -> Config:
-    """A Config with one pool, `default`, of the `--backend` URLs, serving whatever they list."""
+    """A Config with one pool, `default`, of the `--backend` URLs, that serves every model they
+    list."""
     if not flags.backends:
         raise UsageError(
             [Problem("--backend", "expected at least one backend URL, or --config FILE")]
@@ -67,22 +69,22 @@ def from_flags(flags: Flags, environment: Mapping[str, str] | None = None) -> Co
 
 
 def _finish(
-    document: object, flags: Flags, environment: Mapping[str, str] | None, place: Path | None
+    document: object, flags: Flags, environment: Mapping[str, str] | None, config_file: Path | None
 ) -> Config:
-    source = str(place) if place else ""
+    source = str(config_file) if config_file else ""
     if document is not None and not isinstance(document, dict):
         raise ConfigError([Problem("", "expected a mapping of settings")], source)
     settings = {**(document or {}), **_flag_values(flags)}
-    shape = Shape(os.environ if environment is None else environment, _parsers())
-    settings = _normalize_sections(settings)
-    config = shape.section(Config, settings, "")
+    reader = StructReader(os.environ if environment is None else environment, _build_parsers())
+    settings = _normalize_backends(settings)
+    config = reader.read_struct(Config, settings, "")
     if config is None:
-        raise _error(shape.problems, flags, source)
-    config = _resolve_paths(config, place.resolve().parent if place else Path.cwd())
-    problems = check(config) + _missing_files(config)
+        raise _make_error(reader.problems, flags, source)
+    config = _resolve_paths(config, config_file.resolve().parent if config_file else Path.cwd())
+    problems = check(config) + _find_missing_files(config)
     if problems:
-        problems_named = [_name_flag(problem, flags) for problem in problems]
-        raise ConfigError(problems_named, source) if place else UsageError(problems_named)
+        reported = [_name_flag(problem, flags) for problem in problems]
+        raise ConfigError(reported, source) if config_file else UsageError(reported)
     return _fill_models(config)
 
 
@@ -91,17 +93,17 @@ def _flag_values(flags: Flags) -> dict[str, object]:
     return {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
 
 
-def _error(problems: Sequence[Problem], flags: Flags, source: str) -> ConfigError:
-    problems_named = [_name_flag(problem, flags) for problem in problems]
+def _make_error(problems: Sequence[Problem], flags: Flags, source: str) -> ConfigError:
+    reported = [_name_flag(problem, flags) for problem in problems]
     return (
-        UsageError(problems_named)
-        if all(problem.path.startswith("--") for problem in problems_named)
-        else ConfigError(problems_named, source)
+        UsageError(reported)
+        if all(problem.path.startswith("--") for problem in reported)
+        else ConfigError(reported, source)
     )
 
 
 def _name_flag(problem: Problem, flags: Flags) -> Problem:
-    """A problem of a flag names the flag."""
+    """The problem with the flag in place of the path, if a flag set the value."""
     if problem.path in _flag_values(flags):
         return Problem(f"--{problem.path}", problem.message)
     if flags.backends and problem.path.startswith(f"pools.{DEFAULT_POOL}.backends."):
@@ -109,7 +111,7 @@ def _name_flag(problem: Problem, flags: Flags) -> Problem:
     return problem
 
 
-def _parsers() -> dict[type, Callable[[object], Any]]:
+def _build_parsers() -> dict[type, Callable[[object], Any]]:
     return {Address: parse_address, BackendUrl: parse_backend_url, Secret: _parse_secret}
 
 
@@ -119,8 +121,8 @@ def _parse_secret(value: object) -> Secret:
     return Secret(value)
 
 
-def _normalize_sections(settings: dict[str, object]) -> dict[str, object]:
-    """A backend written as a URL is one of weight 1."""
+def _normalize_backends(settings: dict[str, object]) -> dict[str, object]:
+    """Backends written as a URL become mappings, so that they get the default weight."""
     pools = settings.get("pools")
     if not isinstance(pools, dict):
         return settings
@@ -142,32 +144,35 @@ def _resolve_paths(config: Config, folder: Path) -> Config:
     auth: AuthConfig = config.auth
     if auth.keys_file is not None:
         auth = msgspec.structs.replace(auth, keys_file=str(folder / auth.keys_file))
-    models = tuple(_with_tokenizer_path(model, folder) for model in config.models)
+    models = tuple(_resolve_tokenizer(model, folder) for model in config.models)
     return msgspec.structs.replace(config, auth=auth, models=models)
 
 
-def _with_tokenizer_path(model: ModelConfig, folder: Path) -> ModelConfig:
+def _resolve_tokenizer(model: ModelConfig, folder: Path) -> ModelConfig:
     if not model.tokenizer.endswith(".json"):
         return model
     return msgspec.structs.replace(model, tokenizer=str(folder / model.tokenizer))
 
 
-def _missing_files(config: Config) -> list[Problem]:
-    wanted = [
+def _find_missing_files(config: Config) -> list[Problem]:
+    files = [
         (f"models.{index}.tokenizer", model.tokenizer) for index, model in enumerate(config.models)
     ]
-    wanted = [(path, name) for path, name in wanted if name.endswith(".json")]
+    files = [(path, name) for path, name in files if name.endswith(".json")]
     if config.auth.keys_file is not None:
-        wanted.append(("auth.keys_file", config.auth.keys_file))
+        files.append(("auth.keys_file", config.auth.keys_file))
     return [
-        Problem(path, f"no such file: {name}") for path, name in wanted if not Path(name).is_file()
+        Problem(path, f"no such file: {name}") for path, name in files if not Path(name).is_file()
     ]
 
 
 def _fill_models(config: Config) -> Config:
-    only = next(iter(config.pools))
+    # with several pools `check` has refused models that name none
+    only_pool = next(iter(config.pools))
     models = tuple(
-        msgspec.structs.replace(model, pool=model.pool or only, upstream=model.upstream or model.id)
+        msgspec.structs.replace(
+            model, pool=model.pool or only_pool, upstream=model.upstream or model.id
+        )
         for model in config.models
     )
     return msgspec.structs.replace(config, models=models)

@@ -1,8 +1,7 @@
-"""Problems of a file that an operator wrote: each with its path and what would be right, all
+"""Problems in a file that an operator wrote: each with its path and the expected value, all
 reported at once.
 
-Values never appear in a message where they may be secret; this module does not know which files
-there are.
+A message never contains a value that may be secret. Knows nothing of particular files.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ import msgspec
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One problem. `path` is dotted (`pools.rocm.backends.1`); empty when the fault is the file as
-    a whole."""
+    """One problem. `path` is dotted (`pools.rocm.backends.1`), empty for the file as a whole."""
 
     path: str
     message: str
@@ -24,8 +22,8 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class ConfigError(Exception):
-    """A file or a set of flags that cannot be used. `str()` has one line per problem, each with its
-    source and path."""
+    """A file or a set of flags is invalid. `str()` has one line per problem, with source and
+    path."""
 
     def __init__(self, problems: Sequence[Problem], source: str = "") -> None:
         self.problems = list(problems)
@@ -36,8 +34,8 @@ class ConfigError(Exception):
 
 
 class UsageError(ConfigError):
-    """As ConfigError, when all problems are of the command line."""
+    """A ConfigError whose problems all come from the command line."""
 
 
-def join(path: str, name: object) -> str:
+def join_path(path: str, name: object) -> str:
     return f"{path}.{name}" if path else str(name)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from ferrule.config.problems import Problem
 from ferrule.config.settings import Config, ModelConfig, PoolConfig
-from ferrule.config.shape import Shape
+from ferrule.config.struct_reader import StructReader
 from ferrule.dialects import Dialect
 
 _POOL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -20,10 +20,16 @@ _TOKENIZERS = ("o200k_base", "cl100k_base")
 
 
 def check(config: Config) -> list[Problem]:
-    return [*_listening(config), *_pools(config), *_models(config), *_limits(config)]
+    """Every problem found, in the order of the file's sections; empty for a usable Config."""
+    return [
+        *_check_listen(config),
+        *_check_pools(config),
+        *_check_models(config),
+        *_check_limits(config),
+    ]
 
 
-def _listening(config: Config) -> Iterator[Problem]:
+def _check_listen(config: Config) -> Iterator[Problem]:
     if (
         config.auth.keys_file is None
         and not config.auth.allow_anonymous
@@ -38,15 +44,15 @@ def _listening(config: Config) -> Iterator[Problem]:
         yield Problem("admin", "expected another address than listen")
 
 
-def _pools(config: Config) -> Iterator[Problem]:
+def _check_pools(config: Config) -> Iterator[Problem]:
     if not config.pools:
         yield Problem("pools", "expected at least one pool with backends")
     for name, pool in config.pools.items():
         path = f"pools.{name}"
         if not _POOL_NAME.fullmatch(name):
             yield Problem(path, "expected a name of letters, digits, dots, dashes and underscores")
-        yield from _sources(pool, path)
-        yield from _backends(pool, path)
+        yield from _check_sources(pool, path)
+        yield from _check_backends(pool, path)
         if pool.max_inflight < pool.slots:
             yield Problem(f"{path}.max_inflight", f"expected at least slots ({pool.slots})")
         if not _HEALTH_PATH.fullmatch(pool.health.path):
@@ -58,7 +64,7 @@ def _pools(config: Config) -> Iterator[Problem]:
             )
 
 
-def _sources(pool: PoolConfig, path: str) -> Iterator[Problem]:
+def _check_sources(pool: PoolConfig, path: str) -> Iterator[Problem]:
     if pool.discover is None:
         if not pool.backends:
             yield Problem(path, "expected backends or discover")
@@ -71,16 +77,16 @@ def _sources(pool: PoolConfig, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.discover.dns", "expected HOST:PORT with the backends' port")
 
 
-def _backends(pool: PoolConfig, path: str) -> Iterator[Problem]:
-    first: dict[str, int] = {}
+def _check_backends(pool: PoolConfig, path: str) -> Iterator[Problem]:
+    first_index: dict[str, int] = {}
     for index, backend in enumerate(pool.backends):
         url = backend.url.url
-        if url in first:
+        if url in first_index:
             yield Problem(
                 f"{path}.backends.{index}",
-                f"`{url}` is already listed as {path}.backends.{first[url]}",
+                f"`{url}` is already listed as {path}.backends.{first_index[url]}",
             )
-        first.setdefault(url, index)
+        first_index.setdefault(url, index)
         if backend.url.authorization is not None and pool.api_key is not None:
             yield Problem(
                 f"{path}.backends.{index}",
@@ -88,31 +94,32 @@ def _backends(pool: PoolConfig, path: str) -> Iterator[Problem]:
             )
 
 
-def _models(config: Config) -> Iterator[Problem]:
+def _check_models(config: Config) -> Iterator[Problem]:
     taken: dict[str, str] = {}
     for index, model in enumerate(config.models):
         path = f"models.{index}"
         if not model.pool and len(config.pools) != 1:
             yield Problem(
-                f"{path}.pool", f"is required, since there is more than one pool: {_names(config)}"
+                f"{path}.pool",
+                f"is required, since there is more than one pool: {_list_pools(config)}",
             )
         if model.pool and model.pool not in config.pools:
             yield Problem(
-                f"{path}.pool", f"no pool `{model.pool}`; expected one of {_names(config)}"
+                f"{path}.pool", f"no pool `{model.pool}`; expected one of {_list_pools(config)}"
             )
         if "*" in model.id:
             yield Problem(f"{path}.id", "expected a name without `*`; patterns go into aliases")
-        places = [(model.id, f"{path}.id")] + [
+        names_with_paths = [(model.id, f"{path}.id")] + [
             (alias, f"{path}.aliases.{number}") for number, alias in enumerate(model.aliases)
         ]
-        for name, place in places:
+        for name, name_path in names_with_paths:
             if name in taken:
-                yield Problem(place, f"`{name}` is already taken by {taken[name]}")
-            taken.setdefault(name, place)
-        yield from _policy(config, model, path)
+                yield Problem(name_path, f"`{name}` is already taken by {taken[name]}")
+            taken.setdefault(name, name_path)
+        yield from _check_policy(config, model, path)
 
 
-def _policy(config: Config, model: ModelConfig, path: str) -> Iterator[Problem]:
+def _check_policy(config: Config, model: ModelConfig, path: str) -> Iterator[Problem]:
     if model.tokenizer not in _TOKENIZERS and not model.tokenizer.endswith(".json"):
         yield Problem(
             f"{path}.tokenizer",
@@ -125,14 +132,14 @@ def _policy(config: Config, model: ModelConfig, path: str) -> Iterator[Problem]:
     if "name" in model.dialect:
         yield Problem(
             f"{path}.dialect.name",
-            "expected single dialect; which dialect they change is said by `dialect` at the top",
+            "expected single settings; `dialect` at the top level sets the dialect they override",
         )
-    dialect = Shape(environment={}, parsers={})
-    dialect.section(Dialect, {**model.dialect, "name": config.dialect}, f"{path}.dialect")
-    yield from dialect.problems
+    reader = StructReader(environment={}, parsers={})
+    reader.read_struct(Dialect, {**model.dialect, "name": config.dialect}, f"{path}.dialect")
+    yield from reader.problems
 
 
-def _limits(config: Config) -> Iterator[Problem]:
+def _check_limits(config: Config) -> Iterator[Problem]:
     if not _is_store(config.limits.store.reveal()):
         yield Problem(
             "limits.store", "expected memory or redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]"
@@ -155,5 +162,5 @@ def _is_store(store: str) -> bool:
     )
 
 
-def _names(config: Config) -> str:
+def _list_pools(config: Config) -> str:
     return ", ".join(config.pools) or "none, as there are no pools"

@@ -24,8 +24,8 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 def redact(url: str) -> str:
-    """The URL with user and password replaced by stars; text that is no URL loses everything before
-    its last `@`."""
+    """The URL with its credentials replaced by stars. Of text that is not a URL, everything before
+    the last `@` is replaced."""
     if "@" not in url:
         return url
     try:

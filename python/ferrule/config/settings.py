@@ -27,13 +27,13 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class AuthConfig(_Section, frozen=True):
     keys_file: Text | None = None
-    """After loading: an absolute path. None: the proxy is open, and then listens on loopback
-    only."""
+    """Absolute after loading. None: no keys are required; then only loopback may be listened on
+    unless `allow_anonymous` is set."""
     allow_anonymous: bool = False
 
 
 class BackendConfig(_Section, frozen=True):
-    """Written as a URL or as {url, weight}."""
+    """In the file either a URL or {url, weight}."""
 
     url: BackendUrl
     weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
@@ -42,12 +42,12 @@ class BackendConfig(_Section, frozen=True):
 class KubernetesConfig(_Section, frozen=True):
     service: Text
     port: Annotated[int, Meta(ge=1, le=65535)] | Text
-    """What the pods listen on, or the name of a port of the service."""
+    """The number the pods listen on, or the name of a port of the service."""
     namespace: Text = "default"
 
 
 class DiscoverConfig(_Section, frozen=True):
-    """Exactly one of `dns` and `kubernetes`. `interval_s` is how often DNS is asked."""
+    """Exactly one of `dns` and `kubernetes`. `interval_s`: between DNS lookups."""
 
     dns: Address | None = None
     interval_s: Seconds = 5.0
@@ -68,7 +68,7 @@ class HealthConfig(_Section, frozen=True):
 
 
 class TimeoutsConfig(_Section, frozen=True):
-    """`first_event_s` and `idle_s` hold for streams; a whole reply has `total_s` alone."""
+    """`first_event_s` and `idle_s` apply to streams only, `total_s` to every response."""
 
     connect_s: Seconds = 2.0
     first_event_s: Seconds = 600.0
@@ -90,32 +90,33 @@ class PoolConfig(_Section, frozen=True):
     timeouts: TimeoutsConfig = TimeoutsConfig()
     retries: Annotated[int, Meta(ge=0, le=10)] = 2
     split_think: bool = False
-    """The engine leaves `<think>…</think>` inside the text: take it out."""
+    """For engines that leave `<think>…</think>` in the text: moves it into the reasoning."""
     system_first: bool = False
-    """The chat template takes a system message only at the start: later ones become user text."""
+    """For chat templates that accept a system message only at the start: turns later ones into user
+    text."""
 
 
 class ModelConfig(_Section, frozen=True):
     id: Text
     pool: str = ""
-    """After loading never empty: the only pool there is unless given."""
+    """Defaults to the only pool; never empty after loading."""
     upstream: str = ""
-    """After loading never empty: the id unless given."""
+    """The model's name at the backends. Defaults to the id; never empty after loading."""
     aliases: tuple[Text, ...] = ()
     context_window: Count | None = None
-    """Tokens. None: what the backend says."""
+    """Tokens. None: as the backends report it."""
     effort: Annotated[tuple[Text, ...], Meta(min_length=1)] | None = None
-    """None: not verified, forwarded unchecked."""
+    """The levels that the model knows. None: unknown, so any level is forwarded unchecked."""
     thinking_budget: Literal["refuse", "engine", "edge"] | None = None
-    """None: what the dialect says."""
+    """None: as the dialect says."""
     can_continue: bool = True
-    """Whether the chat template can go on from a half-written answer; without it no budget holds at
-    the edge."""
+    """Whether the chat template can continue a partial assistant message, as enforcing a thinking
+    budget at the edge requires."""
     images: bool = False
     tokenizer: Text = "o200k_base"
     """o200k_base, cl100k_base, or (after loading) the absolute path of a tokenizer.json."""
     dialect: dict[str, object] = msgspec.field(default_factory=dict)
-    """Single settings that differ from the dialect's."""
+    """Overrides of single settings of the dialect."""
 
 
 class LimitsConfig(_Section, frozen=True):
@@ -130,7 +131,7 @@ class EdgeConfig(_Section, frozen=True):
     max_connections: Count = 10_000
     max_streams: Count = 4_000
     max_memory_mb: Count | None = None
-    """Resident memory of a worker past which new requests get 529. None: no mark."""
+    """A worker with more resident memory answers new requests with 529. None: no bound."""
     header_s: Seconds = 15.0
     body_stall_s: Seconds = 30.0
     idle_s: Seconds = 90.0
@@ -149,14 +150,14 @@ class Config(_Section, frozen=True):
     auth: AuthConfig = AuthConfig()
     pools: dict[str, PoolConfig] = msgspec.field(default_factory=dict)
     models: tuple[ModelConfig, ...] = ()
-    """Empty: what the backends list, with default policy."""
+    """Empty: every model the backends list, with the default policy."""
     limits: LimitsConfig = LimitsConfig()
     edge: EdgeConfig = EdgeConfig()
 
 
 class Flags(_Section, frozen=True):
-    """The command line's flags; None: not given. They win over the file. `backends` replace a
-    file."""
+    """The command line's flags; None: not given. They override the file, except `backends`, which
+    stand in its place."""
 
     backends: tuple[str, ...] = ()
     listen: str | None = None

@@ -1,4 +1,5 @@
-"""Names with `*`: aliases of models and the models of a key. Only `*` is special; case counts."""
+"""Matches names against patterns with `*`, as in model aliases and the models of a key. Only `*` is
+special, and case matters."""
 
 from __future__ import annotations
 

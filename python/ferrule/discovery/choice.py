@@ -6,25 +6,26 @@ import os
 
 from ferrule.config import ConfigError, PoolConfig, Problem
 from ferrule.discovery.dns import DnsName
-from ferrule.discovery.kubernetes import KubernetesService, Service, in_cluster
+from ferrule.discovery.kubernetes import KubernetesService, Service, read_cluster_access
 from ferrule.discovery.static import StaticList
 from ferrule.discovery.watcher import Watcher
 from ferrule.routing.backend import BackendSpec
 
 
-def watcher_for(pool: str, settings: PoolConfig) -> Watcher:
+def build_watcher(pool: str, settings: PoolConfig) -> Watcher:
     """Raises ConfigError for Kubernetes discovery outside a cluster."""
-    found = settings.discover
-    if found is None:
+    discover = settings.discover
+    if discover is None:
         return StaticList(
             [BackendSpec(backend.url.url, backend.weight) for backend in settings.backends]
         )
-    if found.dns is not None:
-        return DnsName(found.dns.host, found.dns.port, found.interval_s)
-    assert found.kubernetes is not None
-    where = found.kubernetes
+    if discover.dns is not None:
+        return DnsName(discover.dns.host, discover.dns.port, discover.interval_s)
+    kubernetes = discover.kubernetes
+    assert kubernetes is not None, "the rules of the configuration ask for one of the two"
     try:
-        access = in_cluster(os.environ)
-    except LookupError as outside:
-        raise ConfigError([Problem(f"pools.{pool}.discover.kubernetes", str(outside))]) from outside
-    return KubernetesService(Service(where.namespace, where.service, where.port), access)
+        access = read_cluster_access(os.environ)
+    except LookupError as error:
+        raise ConfigError([Problem(f"pools.{pool}.discover.kubernetes", str(error))]) from error
+    service = Service(kubernetes.namespace, kubernetes.service, kubernetes.port)
+    return KubernetesService(service, access)

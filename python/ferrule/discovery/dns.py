@@ -24,14 +24,14 @@ Sleep = Callable[[float], Awaitable[None]]
 log = logging.getLogger(__name__)
 
 
-async def system_addresses(host: str, port: int) -> list[str]:
-    """The A and AAAA addresses of `host`. OSError (socket.gaierror) when there are none."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(sockaddr[0]) for _, _, _, _, sockaddr in found]
+async def resolve_addresses(host: str, port: int) -> list[str]:
+    """The A and AAAA addresses of `host`. Raises OSError (socket.gaierror) if there are none."""
+    answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(sockaddr[0]) for _, _, _, _, sockaddr in answers]
 
 
 class DnsName:
-    """A Watcher of `host`; all its addresses serve on `port`."""
+    """A Watcher of `host`, whose addresses all serve on `port`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class DnsName:
         port: int,
         interval_s: float,
         *,
-        resolve: Resolve = system_addresses,
+        resolve: Resolve = resolve_addresses,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -57,10 +57,8 @@ class DnsName:
             try:
                 async with asyncio.timeout(RESOLVE_TIMEOUT_S):
                     addresses = await self._resolve(self._host, self._port)
-            except (
-                OSError,
-                UnicodeError,
-            ) as failure:  # TimeoutError is an OSError; UnicodeError: a label that IDNA refuses
+            # TimeoutError is an OSError; UnicodeError: a label that IDNA refuses
+            except (OSError, UnicodeError) as failure:
                 log.warning(
                     "discovery: %s does not resolve, keeping the last list: %s",
                     self._host,
@@ -68,11 +66,11 @@ class DnsName:
                 )
             else:
                 self._freshness.accept(
-                    [BackendSpec(url_of(a, self._port)) for a in set(addresses)], on_change
+                    [BackendSpec(build_url(a, self._port)) for a in set(addresses)], on_change
                 )
             await self._sleep(self._interval_s)
 
 
-def url_of(address: str, port: int) -> str:
+def build_url(address: str, port: int) -> str:
     """`http://10.0.0.1:8000`, `http://[fd00::1]:8000`."""
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"

@@ -19,7 +19,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from ferrule.discovery.slices import Event, Expired, Held, SliceList, specs_of
+from ferrule.discovery.slices import Event, Expired, SliceList, SliceSet, build_specs
 from ferrule.discovery.watcher import Freshness, OnChange
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 
 
 class ApiAccess(msgspec.Struct, frozen=True):
-    """Where the API server is. The files are read again for every list: both rotate."""
+    """The API server and its credentials. Kubernetes rotates both files, so they are read again for
+    every list."""
 
     url: str
     token_file: Path | None = None
@@ -45,14 +46,14 @@ class ApiAccess(msgspec.Struct, frozen=True):
 
 
 class Service(msgspec.Struct, frozen=True):
-    """`port`: the number the pods listen on, or the name of a port of the service."""
+    """`port`: the number that the pods listen on, or the name of a port of the service."""
 
     namespace: str
     name: str
     port: int | str
 
 
-def in_cluster(environ: Mapping[str, str]) -> ApiAccess:
+def read_cluster_access(environ: Mapping[str, str]) -> ApiAccess:
     """The API server as a pod's environment names it. Raises LookupError outside a cluster."""
     host, port = (
         environ.get("KUBERNETES_SERVICE_HOST"),
@@ -70,7 +71,7 @@ def in_cluster(environ: Mapping[str, str]) -> ApiAccess:
 
 
 class KubernetesService:
-    """A Watcher of one service."""
+    """A Watcher of one service's endpoints."""
 
     stale_after_s = 3 * RELIST_S
 
@@ -97,12 +98,8 @@ class KubernetesService:
             began = self._clock()
             try:
                 await self._list_and_watch(on_change)
-            except (
-                Expired,
-                OSError,
-                aiohttp.ClientError,
-                ValueError,
-            ) as failure:  # msgspec's errors are ValueErrors
+            # msgspec's errors are ValueErrors
+            except (Expired, OSError, aiohttp.ClientError, ValueError) as failure:
                 self._failures += 1
                 log.warning(
                     "discovery: %s/%s: %s",
@@ -115,8 +112,8 @@ class KubernetesService:
             await self._sleep(self._pause_s())
 
     def _pause_s(self) -> float:
-        """Nothing after a watch that ran its time; else exponential, with full jitter so that
-        replicas do not come back together."""
+        """0 after a watch that ran its time; else exponential back-off with full jitter, so that
+        replicas do not return in step."""
         if self._failures == 0:
             return 0.0
         return self._uniform(
@@ -124,23 +121,25 @@ class KubernetesService:
         )
 
     async def _list_and_watch(self, on_change: OnChange) -> None:
-        async with self._session() as session:
-            held = await self._list(session)
-            self._freshness.accept(specs_of(held.slices.values(), self._service.port), on_change)
-            async with aclosing(self._events(session, held.version)) as events:
+        async with self._open_session() as session:
+            slices = await self._fetch_list(session)
+            self._freshness.accept(
+                build_specs(slices.by_name.values(), self._service.port), on_change
+            )
+            async with aclosing(self._watch_events(session, slices.version)) as events:
                 async for event in events:
-                    changed = held.apply(event)
+                    changed = slices.apply(event)
                     self._failures = 0
                     if changed:
                         self._freshness.accept(
-                            specs_of(held.slices.values(), self._service.port), on_change
+                            build_specs(slices.by_name.values(), self._service.port), on_change
                         )
                     else:
                         self._freshness.confirm()
 
     # API requests
 
-    def _session(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         access = self._access
         headers = {"accept": "application/json"}
         if access.token_file is not None:
@@ -152,47 +151,47 @@ class KubernetesService:
         )
         return aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=tls))
 
-    async def _list(self, session: aiohttp.ClientSession) -> Held:
+    async def _fetch_list(self, session: aiohttp.ClientSession) -> SliceSet:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
         async with session.get(
-            self._url(), params=self._selector(), timeout=timeout, raise_for_status=True
-        ) as answer:
+            self._build_url(), params=self._build_selector(), timeout=timeout, raise_for_status=True
+        ) as response:
             body = bytearray()
-            async for chunk in answer.content.iter_any():
+            async for chunk in response.content.iter_any():
                 body += chunk
                 if len(body) > MAX_LIST_BYTES:
                     raise ValueError("the list of endpoint slices is too long")
-        return Held.of(msgspec.json.decode(body, type=SliceList))
+        return SliceSet.from_list(msgspec.json.decode(body, type=SliceList))
 
-    async def _events(
+    async def _watch_events(
         self, session: aiohttp.ClientSession, version: str
     ) -> AsyncGenerator[Event, None]:
-        # the server ends the watch in time; the deadline is for an end that gets lost
-        lasts_s = int(self._uniform(0.75, 1.0) * RELIST_S)
-        params = self._selector() | {
+        # The server ends the watch in time; the deadline is for an end that gets lost.
+        duration_s = int(self._uniform(0.75, 1.0) * RELIST_S)
+        params = self._build_selector() | {
             "watch": "true",
             "resourceVersion": version,
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(lasts_s),
+            "timeoutSeconds": str(duration_s),
         }
-        timeout = aiohttp.ClientTimeout(total=lasts_s + REQUEST_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=duration_s + REQUEST_TIMEOUT_S)
         async with session.get(
-            self._url(), params=params, timeout=timeout, raise_for_status=True
-        ) as answer:
-            async for line in _lines(answer.content):
+            self._build_url(), params=params, timeout=timeout, raise_for_status=True
+        ) as response:
+            async for line in _read_lines(response.content):
                 yield msgspec.json.decode(line, type=Event)
 
-    def _url(self) -> str:
+    def _build_url(self) -> str:
         namespace = self._service.namespace
         return f"{self._access.url}/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
 
-    def _selector(self) -> dict[str, str]:
+    def _build_selector(self) -> dict[str, str]:
         return {"labelSelector": f"kubernetes.io/service-name={self._service.name}"}
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines. aiohttp's own line reader refuses those over 64 kB, and a slice of a hundred
-    pods is longer."""
+async def _read_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines. aiohttp's own line reader refuses lines over 64 kB, which a slice of a hundred
+    pods exceeds."""
     rest = bytearray()
     async for chunk in stream.iter_any():
         rest += chunk

@@ -11,22 +11,22 @@ from typing import Literal
 
 import msgspec
 
-from ferrule.discovery.dns import url_of
+from ferrule.discovery.dns import build_url
 from ferrule.routing.backend import BackendSpec
 
 
-class Metadata(msgspec.Struct, rename="camel"):
+class ObjectMeta(msgspec.Struct, rename="camel"):
     name: str
     resource_version: str
 
 
-class Version(msgspec.Struct, rename="camel"):
+class ListMeta(msgspec.Struct, rename="camel"):
     resource_version: str
 
 
 class Conditions(msgspec.Struct):
-    """Unknown (null) readiness counts as ready, unknown termination as not terminating: the API
-    says so."""
+    """The API defines unknown (null) readiness as ready, and unknown termination as not
+    terminating."""
 
     ready: bool | None = None
     terminating: bool | None = None
@@ -48,27 +48,26 @@ class Port(msgspec.Struct):
 
 
 class Slice(msgspec.Struct, rename="camel"):
-    metadata: Metadata
+    metadata: ObjectMeta
     address_type: str = "IPv4"
     endpoints: list[Endpoint] | None = None
     ports: list[Port] | None = None
 
 
 class SliceList(msgspec.Struct):
-    """`kind` is checked because the empty list is a valid answer, and JSON of another kind must not
-    be taken for it."""
+    """`kind` is checked: an empty list is valid, so JSON of another kind must not decode as one."""
 
     kind: Literal["EndpointSliceList"]
-    metadata: Version
+    metadata: ListMeta
     items: list[Slice] | None = None
 
 
 class Bookmark(msgspec.Struct):
-    metadata: Version
+    metadata: ListMeta
 
 
 class Event(msgspec.Struct):
-    """A line of a watch. `object` is a Slice, a Bookmark or a Status, by `type`."""
+    """One line of a watch. `object` is a Slice, a Bookmark or a Status, depending on `type`."""
 
     type: str
     object: msgspec.Raw
@@ -79,49 +78,48 @@ class Status(msgspec.Struct):
     message: str = ""
 
 
-def specs_of(slices: Iterable[Slice], port: int | str) -> list[BackendSpec]:
-    """The backends behind `port`: a number, which the pods listen on, or the name of a port of the
-    service."""
+def build_specs(slices: Iterable[Slice], port: int | str) -> list[BackendSpec]:
+    """The backends of ready endpoints. `port`: the number that the pods listen on, or the name of a
+    port of the service."""
     by_pod: dict[str, str] = {}
-    # IPv4 before IPv6: the address by which a pod of both families is known must not depend on the
+    # Sorted, with IPv4 before IPv6: the address chosen for a dual-stack pod must not depend on the
     # order of slices.
-    for one in sorted(slices, key=lambda s: (s.address_type, s.metadata.name)):
-        number = port if isinstance(port, int) else _number(one, port)
+    for endpoint_slice in sorted(slices, key=lambda s: (s.address_type, s.metadata.name)):
+        number = port if isinstance(port, int) else _find_port(endpoint_slice, port)
         if number is None:
             continue
-        for endpoint in _serving(one):
-            address = endpoint.addresses[0]  # the others are the same endpoint's
+        for endpoint in _iter_ready(endpoint_slice):
+            address = endpoint.addresses[0]  # further addresses are of the same pod
             uid = endpoint.target_ref.uid if endpoint.target_ref else ""
-            by_pod.setdefault(uid or address, url_of(address, number))
+            by_pod.setdefault(uid or address, build_url(address, number))
     return [BackendSpec(url) for url in sorted(set(by_pod.values()))]
 
 
-def _serving(one: Slice) -> Iterator[Endpoint]:
-    for endpoint in one.endpoints or ():
+def _iter_ready(endpoint_slice: Slice) -> Iterator[Endpoint]:
+    for endpoint in endpoint_slice.endpoints or ():
         conditions = endpoint.conditions or Conditions()
         if endpoint.addresses and conditions.ready is not False and not conditions.terminating:
             yield endpoint
 
 
-def _number(one: Slice, name: str) -> int | None:
-    return next((p.port for p in one.ports or () if p.name == name), None)
+def _find_port(endpoint_slice: Slice, name: str) -> int | None:
+    return next((p.port for p in endpoint_slice.ports or () if p.name == name), None)
 
 
-class Held(msgspec.Struct):
-    """The slices known from the list and the events so far. `version`: the newest."""
+class SliceSet(msgspec.Struct):
+    """The slices known from the list and the events since. `version`: the newest seen."""
 
-    slices: dict[str, Slice]
+    by_name: dict[str, Slice]
     version: str
 
     @classmethod
-    def of(cls, listed: SliceList) -> Held:
-        return cls(
-            {one.metadata.name: one for one in listed.items or ()}, listed.metadata.resource_version
-        )
+    def from_list(cls, listed: SliceList) -> SliceSet:
+        by_name = {item.metadata.name: item for item in listed.items or ()}
+        return cls(by_name, listed.metadata.resource_version)
 
     def apply(self, event: Event) -> bool:
         """Applies one event; True: the slices may have changed. Raises Expired, or
-        msgspec.DecodeError for what is no event."""
+        msgspec.DecodeError for a malformed event."""
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=Status)
             raise Expired(f"{status.code} {status.message}")
@@ -130,20 +128,19 @@ class Held(msgspec.Struct):
                 msgspec.json.decode(event.object, type=Bookmark).metadata.resource_version
             )
             return False
-        one = msgspec.json.decode(event.object, type=Slice)
-        if not self._advance(one.metadata.resource_version):
+        changed = msgspec.json.decode(event.object, type=Slice)
+        if not self._advance(changed.metadata.resource_version):
             return False
         if event.type == "DELETED":
-            self.slices.pop(one.metadata.name, None)
+            self.by_name.pop(changed.metadata.name, None)
         elif event.type in ("ADDED", "MODIFIED"):
-            self.slices[one.metadata.name] = one
+            self.by_name[changed.metadata.name] = changed
         else:
             raise msgspec.DecodeError(f"an event of type {event.type[:40]!r}")
         return True
 
     def _advance(self, version: str) -> bool:
-        # Versions compare as numbers (KEP-5504). A watch that sends older events
-        # than its list replays the past.
+        # Versions compare as numbers (KEP-5504). Events older than the list are a replay.
         if version.isdecimal() and self.version.isdecimal() and int(version) <= int(self.version):
             return False
         self.version = version or self.version
@@ -151,5 +148,5 @@ class Held(msgspec.Struct):
 
 
 class Expired(Exception):
-    """The API ended a watch with an ERROR event, as it does when the version is too old (410): list
-    again."""
+    """The API ended a watch with an ERROR event, as it does when the version is too old (410); the
+    slices must be listed again."""

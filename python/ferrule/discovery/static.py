@@ -10,7 +10,7 @@ from ferrule.routing.backend import BackendSpec
 
 
 class StaticList:
-    """A Watcher that has nothing to watch."""
+    """A Watcher whose list never changes."""
 
     stale_after_s = math.inf
 

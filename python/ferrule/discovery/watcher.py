@@ -25,7 +25,7 @@ class Watcher(Protocol):
 
 
 class Freshness:
-    """When the list was last confirmed, and whether a new one differs."""
+    """Tracks when a list was last confirmed, and reports it only when it differs."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -39,7 +39,7 @@ class Freshness:
         self._confirmed_at = self._clock()
 
     def accept(self, specs: list[BackendSpec], on_change: OnChange) -> None:
-        """A list as it is now, in any order."""
+        """The current list, in any order. Calls `on_change` if it differs from the last."""
         self.confirm()
         ordered = sorted(specs, key=lambda spec: spec.url)
         if ordered != self._specs:

@@ -108,7 +108,7 @@ class Proxy:
         if request.route == "root":
             return self._root(request)
         headers = request.headers
-        tenant = state.keys.find(
+        tenant = state.keys.authenticate(
             headers.get("x-api-key"),
             headers.get("authorization"),
             state.dialect.missing_key_message,

@@ -15,8 +15,8 @@ from ferrule.config import Config, ConfigError
 from ferrule.process.ports import blame_setting
 from ferrule.process.snapshot import Snapshot
 from ferrule.process.worker import WorkerSettings
-from ferrule.telemetry.metrics import Aggregate, render
-from ferrule.telemetry.status import ConfigView, Status, merge_pools, totals
+from ferrule.telemetry.metrics import Aggregator, render
+from ferrule.telemetry.status import ConfigView, Status, compute_totals, merge_pools
 
 Ask = Callable[[], Awaitable[list[Snapshot]]]
 
@@ -28,7 +28,7 @@ class Admin:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self.aggregate = Aggregate()
+        self.aggregator = Aggregator()
         self._began = monotonic()
         self._runner: web.AppRunner | None = None
 
@@ -59,7 +59,7 @@ class Admin:
         )
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        families = self.aggregate.of([snapshot.families for snapshot in await self._ask()])
+        families = self.aggregator.merge_with([snapshot.families for snapshot in await self._ask()])
         return web.Response(
             body=render(families),
             headers={"content-type": METRICS_TYPE, "cache-control": "no-store"},
@@ -79,8 +79,10 @@ class Admin:
 
     async def _status(self, _request: web.Request) -> web.Response:
         snapshots = await self._ask()
-        families = self.aggregate.of([snapshot.families for snapshot in snapshots])
-        counters, routing, ended, latency = totals(families) if families else ({}, {}, {}, {})
+        families = self.aggregator.merge_with([snapshot.families for snapshot in snapshots])
+        counters, routing, ended, latency = (
+            compute_totals(families) if families else ({}, {}, {}, {})
+        )
         reason = _not_ready(snapshots)
         status = Status(
             version=__version__,

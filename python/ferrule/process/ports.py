@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ferrule.config import Address, ConfigError, Problem, reason_of
+from ferrule.config import Address, ConfigError, Problem, describe_os_error
 from ferrule.process.worker import WorkerSettings
 
 
@@ -38,4 +38,4 @@ def blame_setting(setting: str, address: Address, settings: WorkerSettings) -> I
         yield
     except OSError as trouble:
         path = setting if getattr(settings.flags, setting) is None else f"--{setting}"
-        raise ConfigError([Problem(path, f"{address}: {reason_of(trouble)}")]) from None
+        raise ConfigError([Problem(path, f"{address}: {describe_os_error(trouble)}")]) from None

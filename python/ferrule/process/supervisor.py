@@ -189,12 +189,12 @@ class Supervisor:
 
     def _retire(self, child: Child, counts_file: str) -> None:
         if child.last is not None:
-            self._admin.aggregate.retire(child.last.families)
+            self._admin.aggregator.retire(child.last.families)
             child.last = None
         if child.streams is not None:
             child.streams[1].close()
             child.streams = None
-        SharedStore(counts_file, None).forget_worker(child.number)
+        SharedStore(counts_file, None).release_worker(child.number)
 
     async def _snapshots(self) -> list[Snapshot]:
         answers = await asyncio.gather(*(child.snapshot() for child in self._children))

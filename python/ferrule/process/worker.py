@@ -21,7 +21,7 @@ from ferrule.backends.pool import BackendPool, PoolContext, WorkerId
 from ferrule.backends.token_counter import TokenCounter
 from ferrule.catalog import Catalog, DiscoveredModels
 from ferrule.config import Config, ConfigError, Flags
-from ferrule.discovery.choice import watcher_for
+from ferrule.discovery.choice import build_watcher
 from ferrule.gateway.proxy import Proxy
 from ferrule.gateway.state import AppState, stream_deadlines
 from ferrule.http.connection import Deadlines
@@ -61,7 +61,7 @@ class WorkerSettings(msgspec.Struct, frozen=True):
             else config.from_flags(self.flags)
         )
         for name, pool in read.pools.items():
-            watcher_for(name, pool)
+            build_watcher(name, pool)
         return read
 
 
@@ -157,7 +157,7 @@ class Worker:
         await asyncio.gather(*(pool.stop() for pool in state.pools.values()))
         await state.limiter.close()
         state.token_counter.close()
-        state.recorder.post()
+        state.recorder.flush()
         if state.tracing is not None:
             await state.tracing.close()
 
@@ -272,7 +272,7 @@ class Worker:
     def snapshot(self) -> Snapshot:
         now = monotonic()
         pools = self.state.pools.values()
-        self.state.recorder.post()
+        self.state.recorder.flush()
         for pool in pools:
             pool.update_gauges(now)
         is_ready, reason = self._readiness(now)

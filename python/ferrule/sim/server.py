@@ -16,7 +16,7 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from ferrule.config import reason_of
+from ferrule.config import describe_os_error
 from ferrule.sim import completion as model
 from ferrule.sim import faults, wire
 from ferrule.sim.completion import SimSettings
@@ -93,7 +93,8 @@ def main(argv: Sequence[str]) -> int:
         uvloop.run(run_sim(settings))
     except OSError as trouble:
         print(
-            f"ferrule sim: {settings.host}:{settings.port}: {reason_of(trouble)}", file=sys.stderr
+            f"ferrule sim: {settings.host}:{settings.port}: {describe_os_error(trouble)}",
+            file=sys.stderr,
         )
         return 1
     return 0

@@ -1,5 +1,5 @@
-"""One line per request, after it is settled: JSON, or a short line on a terminal. Never a prompt or
-a key."""
+"""Writes one line per finished request: JSON, or a short line on a terminal. Never a prompt or a
+key."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ class _Line(msgspec.Struct, gc=False):
 class AccessLog:
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
-        self._format = _for_people if self._out.isatty() else _for_machines
+        self._format = _format_text if self._out.isatty() else _format_json
 
     def write(self, records: Iterable[RequestRecord]) -> None:
-        """Several lines in one write: a write for each would be a good part of a request's cost."""
+        """Writes all lines at once: one write per line would be a notable part of a request's
+        cost."""
         text = self._format(records)
         try:
             self._out.write(text)
@@ -56,15 +57,16 @@ class AccessLog:
             pass  # the reader of the log is gone; keep serving
 
 
-def _for_machines(records: Iterable[RequestRecord]) -> str:
-    return _encode_lines([_line(record) for record in records]).decode("utf-8", "replace")
+def _format_json(records: Iterable[RequestRecord]) -> str:
+    return _encode_lines([_build_line(record) for record in records]).decode("utf-8", "replace")
 
 
-def _line(record: RequestRecord) -> _Line:
-    """By position, in the order above: names would take as long again."""
-    at, received_at = record.at, record.received_at
+def _build_line(record: RequestRecord) -> _Line:
+    """Passes the fields by position, in the order above: by keyword it would take twice as
+    long."""
+    wall_s, received_at = record.received_unix_s, record.received_at
     return _Line(
-        f"{_utc(int(at))}.{int(at * 1000) % 1000:03d}Z",
+        f"{_format_utc(int(wall_s))}.{int(wall_s * 1000) % 1000:03d}Z",
         record.request_id,
         record.route,
         record.status,
@@ -87,13 +89,13 @@ def _line(record: RequestRecord) -> _Line:
     )
 
 
-def _for_people(records: Iterable[RequestRecord]) -> str:
-    return "".join(f"{_short_line(record)}\n" for record in records)
+def _format_text(records: Iterable[RequestRecord]) -> str:
+    return "".join(f"{_format_short(record)}\n" for record in records)
 
 
-def _short_line(record: RequestRecord) -> str:
-    what = f"{record.status} {record.route}"
-    where = (
+def _format_short(record: RequestRecord) -> str:
+    outcome = f"{record.status} {record.route}"
+    target = (
         f"{record.model or '-'} → {record.backend} ({record.branch})"
         if record.backend
         else record.model or "-"
@@ -103,17 +105,15 @@ def _short_line(record: RequestRecord) -> str:
         if record.has_outcome
         else ""
     )
-    ending = record.error or record.stop_reason or ""
-    took = f"{record.ended_at - record.received_at:.3f} s"
-    return (
-        f"{strftime('%H:%M:%S', localtime(record.at))} {what:22} {where} {tokens} {took} "
-        f"{ending} {record.request_id}"
-    )
+    reason = record.error or record.stop_reason or ""
+    clock = strftime("%H:%M:%S", localtime(record.received_unix_s))
+    duration = f"{record.ended_at - record.received_at:.3f} s"
+    return f"{clock} {outcome:22} {target} {tokens} {duration} {reason} {record.request_id}"
 
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
 @lru_cache(maxsize=4)
-def _utc(second: int) -> str:
+def _format_utc(second: int) -> str:
     return strftime("%Y-%m-%dT%H:%M:%S", gmtime(second))

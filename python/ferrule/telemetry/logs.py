@@ -1,4 +1,4 @@
-"""The process's own log, on standard error. Requests have a log of their own (accesslog)."""
+"""Sets up the process's log on standard error. Requests have a log of their own (accesslog)."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def set_up(level: str) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         force=True,
     )
-    # asyncio's debug log would show addresses and payload lengths of every connection
+    # asyncio's debug log shows addresses and payload lengths of every connection.
     logging.getLogger("asyncio").setLevel(logging.WARNING)

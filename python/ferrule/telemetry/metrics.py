@@ -1,8 +1,8 @@
-"""Metrics of one worker, and their aggregation over workers into one page.
+"""Metrics of one worker, their aggregation over workers, and the text that Prometheus scrapes.
 
-A series is a dict entry, so that counting costs a dict access and a removed backend's series can be
-dropped. The text format is prometheus_client's. Histograms live in Rust, which fills some of them
-per token.
+A series is a dict entry: counting costs a dict access, and the series of a removed backend can be
+dropped. prometheus_client renders the text. Histograms live in Rust, which fills some of them per
+token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from prometheus_client.core import (
 
 from ferrule._core import Histogram as Buckets
 
-# vLLM's own edges (vllm/v1/metrics/loggers.py), so that panels overlay.
+# vLLM's own edges (vllm/v1/metrics/loggers.py), so that panels of both can be overlaid.
 TTFT_EDGES_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
@@ -45,7 +45,8 @@ Labels = tuple[str, ...]
 
 
 class Sample(msgspec.Struct, array_like=True):
-    """One series: a number, or bucket counts (not cumulative, +Inf last) and their sum."""
+    """One series: a number, or bucket counts (not cumulative, +Inf last) with the sum of the
+    observed values in `value`."""
 
     labels: Labels
     value: float = 0.0
@@ -65,7 +66,8 @@ class Family(msgspec.Struct, array_like=True):
 
 
 class Counter:
-    """Counts up. `inc` takes the label values in the order of their names."""
+    """A counter. `inc` takes label values in the order of `labels`. `across_workers`: how workers'
+    values combine."""
 
     kind: Kind = "counter"
 
@@ -88,7 +90,7 @@ class Counter:
         self.series[labels] = self.series.get(labels, 0.0) + by
 
     def drop(self, matches: Callable[[Labels], bool]) -> None:
-        """Drops the series of something that is gone."""
+        """Drops the series of something that no longer exists."""
         for labels in [known for known in self.series if matches(known)]:
             del self.series[labels]
 
@@ -100,7 +102,7 @@ class Counter:
 
 
 class Gauge(Counter):
-    """Goes up and down."""
+    """A gauge."""
 
     kind: Kind = "gauge"
 
@@ -109,7 +111,7 @@ class Gauge(Counter):
 
 
 class Histogram:
-    """Durations in seconds, in buckets."""
+    """A histogram of durations in seconds."""
 
     def __init__(
         self, name: str, help: str, edges_s: Sequence[float], labels: Sequence[str] = ()
@@ -121,20 +123,20 @@ class Histogram:
 
     def buckets(self, *labels: str) -> Buckets:
         """The buckets of one series, for Rust to fill."""
-        found = self.series.get(labels)
-        if found is None:
-            found = self.series[labels] = Buckets(self.edges_s)
-        return found
+        buckets = self.series.get(labels)
+        if buckets is None:
+            buckets = self.series[labels] = Buckets(self.edges_s)
+        return buckets
 
     def observe(self, seconds: float, *labels: str) -> None:
         self.buckets(*labels).observe(seconds)
 
     def observe_all(self, seconds: Sequence[float], *labels: str) -> None:
-        """Several of one series; none makes no series."""
+        """Observes several values of one series. An empty sequence does not create the series."""
         if seconds:
             observe = self.buckets(*labels).observe
-            for one in seconds:
-                observe(one)
+            for value_s in seconds:
+                observe(value_s)
 
     def family(self) -> Family:
         samples = []
@@ -145,7 +147,7 @@ class Histogram:
 
 
 class Metrics:
-    """All metrics of one worker, named as in the contract."""
+    """All metrics of one worker. Names and labels are a contract with people's dashboards."""
 
     def __init__(self) -> None:
         by_backend = ("pool", "backend")
@@ -154,13 +156,13 @@ class Metrics:
         )
         self.duration = Histogram(
             "ferrule_request_duration_seconds",
-            "From a request's head to the end of its answer.",
+            "From a request's head to the end of its response.",
             REQUEST_EDGES_S,
             ("route",),
         )
         self.first_token = Histogram(
             "ferrule_time_to_first_token_seconds",
-            "From a request's head to the first content event told; a role chunk or ping is none.",
+            "From a request's head to the first content event; pings and role chunks do not count.",
             TTFT_EDGES_S,
             ("model",),
         )
@@ -176,11 +178,11 @@ class Metrics:
             OVERHEAD_EDGES_S,
             ("phase",),
         )
-        self.streams = Gauge("ferrule_streams_active", "Streams being told right now.")
+        self.streams = Gauge("ferrule_streams_active", "Streams in progress.")
         self.stream_ends = Counter("ferrule_stream_end", "Streams ended, by reason.", ("reason",))
         self.tokens = Counter(
             "ferrule_tokens",
-            "Tokens; input excludes what was read from a cache.",
+            "Tokens; input excludes tokens read from a cache.",
             ("model", "type"),
         )
         self.decisions = Counter(
@@ -188,11 +190,11 @@ class Metrics:
         )
         self.backend_requests = Counter(
             "ferrule_backend_requests",
-            "Attempts at a backend, by its status (or what went wrong).",
+            "Attempts at a backend, by status or failure.",
             (*by_backend, "code"),
         )
         self.backend_inflight = Gauge(
-            "ferrule_backend_inflight", "Requests a backend is working on for us.", by_backend
+            "ferrule_backend_inflight", "Requests in flight at a backend.", by_backend
         )
         self.backend_healthy = Gauge(
             "ferrule_backend_healthy",
@@ -200,22 +202,24 @@ class Metrics:
             by_backend,
             "min",
         )
-        self.retries = Counter(
-            "ferrule_backend_retries", "Requests sent again, by the reason.", ("reason",)
-        )
+        self.retries = Counter("ferrule_backend_retries", "Retries, by reason.", ("reason",))
         self.queue_depth = Gauge(
             "ferrule_queue_depth", "Requests waiting for a free backend.", ("pool",)
         )
         self.queue_wait = Histogram(
             "ferrule_queue_wait_seconds", "Time spent waiting for a free backend.", WAIT_EDGES_S
         )
-        self.limited = Counter("ferrule_limited", "Requests refused by a gate.", ("gate",))
+        self.limited = Counter(
+            "ferrule_limited",
+            "Requests refused at admission; gate store: the limits store was unavailable.",
+            ("gate",),
+        )
         self.count_tokens = Histogram(
             "ferrule_count_tokens_seconds", "Time to count the tokens of a body.", WAIT_EDGES_S
         )
         self.discovery_age = Gauge(
             "ferrule_discovery_age_seconds",
-            "Since the list of backends was last confirmed.",
+            "Time since the list of backends was last confirmed.",
             ("pool",),
             "max",
         )
@@ -235,8 +239,8 @@ class Metrics:
         return [metric.family() for metric in vars(self).values()]
 
 
-class Aggregate:
-    """Aggregates the families of all workers, including those of workers that died."""
+class Aggregator:
+    """Merges the families of all workers, including the counts of workers that died."""
 
     def __init__(self) -> None:
         self._retired: list[list[Family]] = []
@@ -249,11 +253,13 @@ class Aggregate:
         ]
         self._retired = [merge([*self._retired, counters])]
 
-    def of(self, living: Iterable[list[Family]]) -> list[Family]:
-        return merge([*self._retired, *living])
+    def merge_with(self, live: Iterable[list[Family]]) -> list[Family]:
+        """The families of live workers and retired ones as one."""
+        return merge([*self._retired, *live])
 
 
 def merge(workers: Sequence[list[Family]]) -> list[Family]:
+    """The families of several workers as one; series with equal labels are combined."""
     merged: dict[str, tuple[Family, dict[Labels, Sample]]] = {}
     for families in workers:
         for family in families:
@@ -274,31 +280,31 @@ def _merge_samples(family: Family, a: Sample, b: Sample) -> Sample:
         return Sample(
             a.labels, a.value + b.value, [x + y for x, y in zip(a.counts, b.counts, strict=True)]
         )
-    merged = {
+    combine = {
         "sum": lambda: a.value + b.value,
         "max": lambda: max(a.value, b.value),
         "min": lambda: min(a.value, b.value),
     }
-    return Sample(a.labels, merged[family.across_workers]())
+    return Sample(a.labels, combine[family.across_workers]())
 
 
 class _Collector:
-    """prometheus_client's view of the families."""
+    """Adapts families to prometheus_client."""
 
     def __init__(self, families: list[Family]) -> None:
         self.families = families
 
     def collect(self) -> Iterator[Metric]:
         for family in self.families:
-            yield _metric(family)
+            yield _to_metric(family)
 
 
-def _metric(family: Family) -> Metric:
+def _to_metric(family: Family) -> Metric:
     if family.kind == "histogram":
         histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
         for sample in family.samples:
             histogram.add_metric(
-                sample.labels, _cumulative(family.edges, sample.counts or []), sample.value
+                sample.labels, _accumulate(family.edges, sample.counts or []), sample.value
             )
         return histogram
     metric: Any = (CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily)(
@@ -309,7 +315,7 @@ def _metric(family: Family) -> Metric:
     return metric  # type: ignore[no-any-return]
 
 
-def _cumulative(edges_s: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+def _accumulate(edges_s: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
     buckets, total = [], 0
     for edge, count in zip((*(str(float(edge)) for edge in edges_s), "+Inf"), counts, strict=True):
         total += count

@@ -1,6 +1,6 @@
-"""Counts and logs finished requests in batches: one by one would cost three times as much.
+"""Counts and logs finished requests in batches: one at a time would cost three times as much.
 
-A batch waits for 20 ms at most; `post` is called before anybody reads the counts.
+A batch waits for 20 ms at most. `flush` must be called before the counts are read.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from ferrule.telemetry.accesslog import AccessLog
 from ferrule.telemetry.metrics import Metrics
 from ferrule.telemetry.request_record import OTHER, RequestRecord
 
-POST_AFTER_S = 0.02
-BATCH = 64
+FLUSH_AFTER_S = 0.02
+BATCH_RECORDS = 64
 DROPPED_NAMES_MAX = 100
-"""Clients name what is dropped, so the names past this many are counted as `other`."""
+"""Clients choose the names of dropped parameters; names past this many are counted as `other`."""
 
-
-Alike = tuple[str, str, int, str | None, str | None, str | None, bool, bool]
+SeriesKey = tuple[str, str, int, str | None, str | None, str | None, bool, bool]
+"""What `flush` groups by: records that are equal in it count into the same series."""
 
 
 class RequestRecorder:
     def __init__(self, metrics: Metrics, access_log: AccessLog) -> None:
         self._metrics = metrics
         self._access_log = access_log
-        self._open: list[RequestRecord] = []
+        self._pending: list[RequestRecord] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, record: RequestRecord) -> None:
         """Adds a record that no longer changes."""
-        self._open.append(record)
-        if len(self._open) >= BATCH:
-            self.post()
+        self._pending.append(record)
+        if len(self._pending) >= BATCH_RECORDS:
+            self.flush()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(POST_AFTER_S, self.post)
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self.flush)
 
-    def post(self) -> None:
-        """Counts and logs what has been added."""
+    def flush(self) -> None:
+        """Counts and logs the records added so far."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        records, self._open = self._open, []
+        records, self._pending = self._pending, []
         if records:
-            alike: defaultdict[Alike, list[RequestRecord]] = defaultdict(list)
+            groups: defaultdict[SeriesKey, list[RequestRecord]] = defaultdict(list)
             for record in records:
-                alike[
+                groups[
                     record.route,
                     record.label,
                     record.status,
@@ -55,50 +55,50 @@ class RequestRecorder:
                     record.stream,
                     record.has_outcome,
                 ].append(record)
-            for same in alike.values():
-                self._count(same)
+            for group in groups.values():
+                self._count(group)
             self._access_log.write(records)
 
-    def _count(self, alike: list[RequestRecord]) -> None:
-        """Requests that go into the same series."""
-        metrics, one, number = self._metrics, alike[0], len(alike)
-        metrics.requests.inc(one.route, one.label, str(one.status), by=number)
-        if one.branch and one.pool:
-            metrics.decisions.inc(one.pool, one.branch, by=number)
-        if one.has_outcome:
+    def _count(self, group: list[RequestRecord]) -> None:
+        """Counts records that share a SeriesKey."""
+        metrics, first, number = self._metrics, group[0], len(group)
+        metrics.requests.inc(first.route, first.label, str(first.status), by=number)
+        if first.branch and first.pool:
+            metrics.decisions.inc(first.pool, first.branch, by=number)
+        if first.has_outcome:
             metrics.tokens.inc(
-                one.label, "input", by=sum([record.input_tokens for record in alike])
+                first.label, "input", by=sum([record.input_tokens for record in group])
             )
             metrics.tokens.inc(
-                one.label, "output", by=sum([record.output_tokens for record in alike])
+                first.label, "output", by=sum([record.output_tokens for record in group])
             )
             metrics.tokens.inc(
-                one.label, "cache_read", by=sum([record.cache_read_tokens for record in alike])
+                first.label, "cache_read", by=sum([record.cache_read_tokens for record in group])
             )
-        if one.stream and one.end_reason:
-            metrics.stream_ends.inc(one.end_reason, by=number)
+        if first.stream and first.end_reason:
+            metrics.stream_ends.inc(first.end_reason, by=number)
         metrics.duration.observe_all(
-            [record.ended_at - record.received_at for record in alike], one.route
+            [record.ended_at - record.received_at for record in group], first.route
         )
         metrics.overhead.observe_all(
-            [_overhead_s(record) for record in alike if record.sent_at], "request"
+            [_overhead_s(record) for record in group if record.sent_at], "request"
         )
         first_token = [
-            record.first_event_at - record.received_at for record in alike if record.first_event_at
+            record.first_event_at - record.received_at for record in group if record.first_event_at
         ]
-        metrics.first_token.observe_all(first_token, one.label)
-        for record in alike:
+        metrics.first_token.observe_all(first_token, first.label)
+        for record in group:
             if record.queued_s:
                 metrics.queue_wait.observe(record.queued_s)
             for parameter in record.dropped:
-                metrics.dropped.inc(self._dropped_label(parameter))
+                metrics.dropped.inc(self._label_dropped(parameter))
 
-    def _dropped_label(self, parameter: str) -> str:
+    def _label_dropped(self, parameter: str) -> str:
         known = self._metrics.dropped.series
         return parameter if (parameter,) in known or len(known) < DROPPED_NAMES_MAX else OTHER
 
 
 def _overhead_s(record: RequestRecord) -> float:
-    """The proxy's own time until the request went out, without waiting for a slot or a
+    """The proxy's own time until the request was sent, excluding waits for a slot and a
     connection."""
     return max(0.0, record.sent_at - record.received_at - record.queued_s - record.connected_s)

@@ -1,4 +1,4 @@
-"""The record of one request, from which its log line and its counts are made."""
+"""The record of one request: the source of its log line, its counts and its span."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ OTHER = "other"
 
 
 class RequestRecord:
-    """Times in seconds; tokens as the backend reported them. No text of a prompt and no key ever
-    enters it."""
+    """Durations in seconds; `…_at` on the monotonic clock, 0.0 for never. Tokens as the backend
+    reported them. Never holds text of a prompt or a key."""
 
     __slots__ = (
-        "at", "backend", "branch", "cache_read_tokens", "connected_s", "dropped", "end_reason",
-        "ended_at", "error", "first_event_at", "has_outcome", "has_usage", "input_tokens", "label",
-        "model", "output_tokens", "pool", "queued_s", "received_at", "request_id", "route",
-        "sent_at", "status", "stop_reason", "stream", "tenant", "trace_headers",
+        "backend", "branch", "cache_read_tokens", "connected_s", "dropped", "end_reason",
+        "ended_at", "error", "first_event_at", "has_outcome", "has_usage", "input_tokens",
+        "label", "model", "output_tokens", "pool", "queued_s", "received_at", "received_unix_s",
+        "request_id", "route", "sent_at", "status", "stop_reason", "stream", "tenant",
+        "trace_headers",
     )  # fmt: skip
 
     def __init__(self, request_id: str, route: str, received_at: float) -> None:
-        self.at = time()
+        self.received_unix_s = time()
         self.request_id = request_id
         self.route = route
         self.received_at = received_at
@@ -50,8 +51,7 @@ class RequestRecord:
         self.error: str | None = None
         self.dropped: tuple[str, ...] = ()
         self.trace_headers = ""
-        """The request's own trace context for the backend, as header lines; empty when it has
-        none."""
+        """The trace context to send to the backend, as header lines; empty for none."""
 
     def set_choice(self, choice: Choice) -> None:
         self.backend = choice.backend.name
@@ -66,15 +66,15 @@ class RequestRecord:
         self.has_usage = outcome.has_usage
 
     def set_usage(self, input_tokens: int, cache_read_tokens: int, output_tokens: int) -> None:
-        """As the backend reported it in a whole response."""
+        """The usage that a backend reported in a response that was not streamed."""
         self.input_tokens = input_tokens
         self.cache_read_tokens = cache_read_tokens
         self.output_tokens = output_tokens
         self.has_outcome = self.has_usage = True
 
     def tokens(self, estimated_input: int) -> int:
-        """Input plus output, as a key's limit counts them. A response that was cut has no usage:
-        its input is the estimate, its output the deltas that came."""
+        """Input plus output, as a key's limit counts them. A response that was cut short has no
+        usage: then the input is the estimate, and the output the deltas that arrived."""
         if self.has_usage or not self.output_tokens:
             return self.input_tokens + self.cache_read_tokens + self.output_tokens
         return estimated_input + self.output_tokens

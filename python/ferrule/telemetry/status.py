@@ -15,7 +15,7 @@ class WorkerView(msgspec.Struct):
 
 
 class BackendView(msgspec.Struct):
-    """`address` has no credentials. `reason`: why its probes fail; None when they do not."""
+    """`address` has no credentials. `reason`: why its probes fail; None while they succeed."""
 
     name: str
     address: str
@@ -31,8 +31,8 @@ class BackendView(msgspec.Struct):
 
 
 class ConfigView(msgspec.Struct, frozen=True):
-    """Of the configuration in force: when it was read (ISO 8601, UTC), and what is wrong with a
-    newer one that was refused."""
+    """`loaded_at`: when the configuration in force was read (ISO 8601, UTC). `error`: the problems
+    of a newer one that was refused."""
 
     ok: bool
     error: str | None
@@ -47,7 +47,7 @@ class PoolView(msgspec.Struct):
 
 
 class Latency(msgspec.Struct):
-    """Counts per bucket, not cumulative; the last one is beyond the last edge."""
+    """Counts per bucket, not cumulative; one more than edges, for values beyond the last."""
 
     edges_s: tuple[float, ...]
     counts: list[int]
@@ -68,7 +68,7 @@ class Status(msgspec.Struct):
 
 
 def merge_pools(workers: Sequence[list[PoolView]]) -> list[PoolView]:
-    """The pools of several workers: a backend is healthy when all of them think so."""
+    """The pools of several workers as one. A backend is healthy if it is for all of them."""
     pools: dict[str, PoolView] = {}
     for view in (view for worker in workers for view in worker):
         known = pools.get(view.name)
@@ -97,7 +97,7 @@ def _merge_backends(a: list[BackendView], b: list[BackendView]) -> list[BackendV
     return list(merged.values())
 
 
-def totals(
+def compute_totals(
     families: Sequence[Family],
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float], dict[str, Latency]]:
     """(counters, routing by branch, stream ends by reason, latencies) out of the metrics, summed
@@ -106,11 +106,11 @@ def totals(
 
     def total(name: str, **wanted: str) -> float:
         family = by_name[name]
-        places = {family.labels.index(label): value for label, value in wanted.items()}
+        by_index = {family.labels.index(label): value for label, value in wanted.items()}
         return sum(
             s.value
             for s in family.samples
-            if all(s.labels[place] == value for place, value in places.items())
+            if all(s.labels[index] == value for index, value in by_index.items())
         )
 
     requests = by_name["ferrule_requests"]
@@ -132,13 +132,13 @@ def totals(
     reasons = ("complete", "client_gone", "backend_error", "timeout", "drain")
     ended = {reason: total("ferrule_stream_end", reason=reason) for reason in reasons}
     latency = {
-        "ttft": _latency(by_name["ferrule_time_to_first_token_seconds"]),
-        "per_token": _latency(by_name["ferrule_time_per_output_token_seconds"]),
+        "ttft": _sum_latency(by_name["ferrule_time_to_first_token_seconds"]),
+        "per_token": _sum_latency(by_name["ferrule_time_per_output_token_seconds"]),
     }
     return counters, routing, ended, latency
 
 
-def _latency(family: Family) -> Latency:
+def _sum_latency(family: Family) -> Latency:
     columns = [sample.counts for sample in family.samples if sample.counts]
     return Latency(
         family.edges,

@@ -1,4 +1,4 @@
-"""A Redis of our own, on a free port, and the three stores behind one face."""
+"""A Redis server on a free port, and the three stores behind one interface."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ferrule.admission.stores.shared import SharedStore
 
 
 class RedisServer:
-    """`redis-server` as a child process; it can be stopped in its tracks and let go on."""
+    """`redis-server` as a child process; `hang` suspends it, `resume` continues it."""
 
     def __init__(self, binary: str, folder: Path) -> None:
         with socket.socket() as probe:
@@ -59,12 +59,12 @@ class RedisServer:
     def hang(self) -> None:
         os.kill(self._process.pid, signal.SIGSTOP)
 
-    def begin_continuation(self) -> None:
+    def resume(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         self.client.close()
-        self.begin_continuation()
+        self.resume()
         self._process.kill()
         self._process.wait()
 
@@ -85,9 +85,9 @@ def redis_server(running_redis: RedisServer) -> RedisServer:
     return running_redis
 
 
-class World:
-    """A store, a second one that shares its counts (another worker, another replica), and time that
-    passes when told."""
+class Replicas:
+    """A store and a second one that shares its counters (another worker or replica), with a clock
+    that `pass_time` moves. In memory there is no second one."""
 
     def __init__(self, kind: str, request: pytest.FixtureRequest, folder: Path) -> None:
         self.now = 1000.0
@@ -122,7 +122,7 @@ class World:
 
 
 @pytest.fixture(params=["memory", "shared", "redis"])
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    world = World(request.param, request, tmp_path)
-    yield world
-    await world.close()
+async def replicas(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Replicas]:
+    replicas = Replicas(request.param, request, tmp_path)
+    yield replicas
+    await replicas.close()

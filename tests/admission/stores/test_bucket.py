@@ -1,4 +1,4 @@
-"""The arithmetic of limits, to the digit: refill, cost of refusals, debts."""
+"""The arithmetic of limits, exactly: refill, refusals, debts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_refusals_cost_nothing() -> None:
     assert (counters.requests_full_at, counters.tokens_full_at, counters.inflight) == before
 
 
-def test_the_longest_wait_is_told() -> None:
+def test_the_longest_wait_is_reported() -> None:
     tenant, counters = (
         Tenant(name="t", requests_per_minute=2, tokens_per_minute=100, concurrency=1),
         Counters(),
@@ -56,7 +56,7 @@ def test_a_request_larger_than_a_bucket_needs_a_full_one() -> None:
     assert bucket.take(counters, tenant, 500, now=0.0).refused_by is None
     decision = bucket.take(counters, tenant, 1, now=0.0)
     assert decision.wait_s == pytest.approx(541.2)
-    bucket.give_back(counters, tenant, -475, now=0.0)
+    bucket.release(counters, tenant, -475, now=0.0)
     assert bucket.take(counters, tenant, 500, now=29.9).refused_by == "tokens"
     assert bucket.take(counters, tenant, 500, now=30.0).refused_by is None
 
@@ -64,14 +64,14 @@ def test_a_request_larger_than_a_bucket_needs_a_full_one() -> None:
 def test_a_settlement_after_a_long_stream_counts_from_its_end() -> None:
     tenant, counters = Tenant(name="t", tokens_per_minute=50), Counters()
     bucket.take(counters, tenant, 10, now=0.0)
-    bucket.give_back(counters, tenant, 50, now=100.0)
+    bucket.release(counters, tenant, 50, now=100.0)
     assert bucket.take(counters, tenant, 1, now=100.0).wait_s == pytest.approx(1.2)
 
 
 def test_a_refund_never_overfills() -> None:
     tenant, counters = Tenant(name="t", tokens_per_minute=60), Counters()
     bucket.take(counters, tenant, 10, now=0.0)
-    bucket.give_back(counters, tenant, -10, now=500.0)
+    bucket.release(counters, tenant, -10, now=500.0)
     assert bucket.take(counters, tenant, 60, now=500.0).refused_by is None
     assert bucket.take(counters, tenant, 1, now=500.0).refused_by == "tokens"
 
@@ -84,7 +84,7 @@ def test_no_window_lets_more_than_two_minutes_worth_through(steps: list[tuple[fl
     for pause_s, tokens in steps:
         now += pause_s
         if bucket.take(counters, tenant, tokens, now).refused_by is None:
-            bucket.give_back(counters, tenant, 0, now)
+            bucket.release(counters, tenant, 0, now)
             taken.append((now, tokens))
     for start, _ in taken:
         assert sum(tokens for at, tokens in taken if start <= at < start + 60) <= 2 * 40

@@ -1,4 +1,4 @@
-"""Settings → store."""
+"""Which store the settings choose."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ferrule.config import LimitsConfig, Secret
         ("redis://h:1/0", True, RedisStore),
     ],
 )
-async def test_the_store_that_the_settings_ask_for(
+async def test_the_settings_choose_the_store(
     store: str, has_counts_file: bool, kind: type, tmp_path: Path
 ) -> None:
     path = tmp_path / "counts"

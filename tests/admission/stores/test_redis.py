@@ -1,4 +1,5 @@
-"""Redis slow, away, restarted; replicas that die. The server is real, the faults are ours."""
+"""Redis slow, down or restarted, and replicas that die. The server is real; the faults are
+injected."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ SLOTS = f"{KEY_PREFIX}{{t}}:slots"
 PROBE_EVERY_S = 0.02
 
 
-async def recovered(store: RedisStore) -> None:
+async def wait_until_up(store: RedisStore) -> None:
     while True:
         try:
             decision = await store.take(TENANT, 1, 0.0)
         except StoreUnavailable:
             await asyncio.sleep(PROBE_EVERY_S)
         else:
-            store.give_back(TENANT, decision.ticket, 0, 0.0)
+            store.release(TENANT, decision.ticket, 0, 0.0)
             return
 
 
@@ -60,20 +61,20 @@ async def test_m09_a_hanging_redis_costs_a_bounded_wait(
             statuses = await asyncio.gather(*(client() for _ in range(50)))
             statuses += [await client() for _ in range(50)]
     finally:
-        redis_server.begin_continuation()
+        redis_server.resume()
     assert set(statuses) == {200 if on_failure == "allow" else 529}
     assert refusals == ["store"] * 100
     assert max(waits) < 0.25
     assert sorted(waits)[49] < 0.01
     assert len(caplog.records) == 1
     assert "127.0.0.1" not in caplog.text
-    await recovered(store)
+    await wait_until_up(store)
     await (await limiter.admit(TENANT, 1)).settle(1)
     assert "limits store is back" in caplog.text
     await limiter.close()
 
 
-async def test_m09_redis_away_from_the_start(redis_server: RedisServer) -> None:
+async def test_m09_redis_down_from_the_start(redis_server: RedisServer) -> None:
     store = RedisStore("redis://127.0.0.1:1/0")
     with pytest.raises(StoreUnavailable, match="ConnectionError"):
         await store.take(TENANT, 1, 0.0)
@@ -90,14 +91,14 @@ async def test_a_hang_leaves_no_slot_taken(redis_server: RedisServer) -> None:
         *(store.take(TENANT, 1, 0.0) for _ in range(3)), return_exceptions=True
     )
     assert [type(error) for error in lost] == [StoreUnavailable] * 3
-    store.give_back(TENANT, held.ticket, 0, 0.0)
-    redis_server.begin_continuation()
-    await recovered(store)
+    store.release(TENANT, held.ticket, 0, 0.0)
+    redis_server.resume()
+    await wait_until_up(store)
     await store.close()
     assert redis_server.client.zcard(SLOTS) == 0
 
 
-async def test_a_restarted_redis_learns_the_script_and_the_leases_again(
+async def test_a_restarted_redis_gets_the_script_and_the_leases_again(
     redis_server: RedisServer,
 ) -> None:
     store = RedisStore(redis_server.url, lease_s=0.3)
@@ -110,7 +111,7 @@ async def test_a_restarted_redis_learns_the_script_and_the_leases_again(
     await store.close()
 
 
-async def test_slots_of_a_dead_replica_lapse_and_those_of_a_living_one_are_renewed(
+async def test_slots_of_a_dead_replica_expire_and_those_of_a_live_one_are_renewed(
     redis_server: RedisServer,
 ) -> None:
     dead, living = RedisStore(redis_server.url), RedisStore(redis_server.url, lease_s=0.3)
@@ -146,7 +147,7 @@ async def test_leases_are_renewed_under_load_too(redis_server: RedisServer) -> N
     async def client() -> None:
         while redis_server.client.zscore(SLOTS, held.ticket) == first:
             decision = await store.take(tenant, 1, 0.0)
-            store.give_back(tenant, decision.ticket, 0, 0.0)
+            store.release(tenant, decision.ticket, 0, 0.0)
 
     await asyncio.gather(*(client() for _ in range(100)))
     assert redis_server.client.zscore(SLOTS, held.ticket) > first
@@ -165,37 +166,37 @@ async def test_a_cancelled_take_gives_its_slot_back(redis_server: RedisServer) -
     assert redis_server.client.zcard(SLOTS) == 1
 
 
-async def test_a_take_that_is_cancelled_with_its_answer_in_hand_gives_its_slot_back(
+async def test_a_take_cancelled_as_its_decision_arrives_gives_its_slot_back(
     redis_server: RedisServer,
 ) -> None:
     store = RedisStore(redis_server.url)
     taking = asyncio.ensure_future(store.take(TENANT, 1, 0.0))
-    answered = store._answer
+    deliver = store._deliver
 
-    def answer_and_cancel(*given: Any) -> None:
-        answered(*given)
+    def deliver_and_cancel(*arguments: Any) -> None:
+        deliver(*arguments)
         taking.cancel()
 
-    store._answer = answer_and_cancel  # type: ignore[method-assign]
+    store._deliver = deliver_and_cancel  # type: ignore[method-assign]
     with pytest.raises(asyncio.CancelledError):
         await taking
-    store._answer = answered  # type: ignore[method-assign]
+    store._deliver = deliver  # type: ignore[method-assign]
     await store.close()
     assert redis_server.client.zcard(SLOTS) == 0
 
 
-async def test_what_is_kept_vanishes_when_it_means_nothing_any_more(
+async def test_keys_expire_once_they_no_longer_matter(
     redis_server: RedisServer,
 ) -> None:
     store = RedisStore(redis_server.url)
     decision = await store.take(Tenant(name="t", requests_per_minute=60), 1, 0.0)
-    store.give_back(TENANT, decision.ticket, 0, 0.0)
+    store.release(TENANT, decision.ticket, 0, 0.0)
     await store.close()
     assert 0 < redis_server.client.pttl(f"{KEY_PREFIX}{{t}}") <= 2000
     assert redis_server.client.exists(SLOTS) == 0
 
 
-async def test_a_server_that_refuses_to_write_is_away(redis_server: RedisServer) -> None:
+async def test_a_server_that_refuses_writes_is_down(redis_server: RedisServer) -> None:
     store = RedisStore(redis_server.url, probe_every_s=PROBE_EVERY_S)
     redis_server.client.replicaof("127.0.0.1", "1")
     try:
@@ -206,5 +207,5 @@ async def test_a_server_that_refuses_to_write_is_away(redis_server: RedisServer)
             await store.take(TENANT, 1, 0.0)
     finally:
         redis_server.client.replicaof("NO", "ONE")
-    await recovered(store)
+    await wait_until_up(store)
     await store.close()

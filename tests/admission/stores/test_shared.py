@@ -1,4 +1,4 @@
-"""Counts over processes: exact while they run, given back when one dies."""
+"""Counters shared by processes: exact while they run, and freed when one dies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def hammer(
             await asyncio.sleep(0)
         with running.get_lock():
             running.value -= 1
-        store.give_back(TENANT, decision.ticket, 0, time.monotonic())
+        store.release(TENANT, decision.ticket, 0, time.monotonic())
 
     for _ in range(10):
         await asyncio.gather(*(client() for _ in range(20)))
@@ -72,7 +72,7 @@ async def test_m05_two_processes_never_exceed_the_limit_together(tmp_path: Path)
     path = tmp_path / "counts"
     SharedStore.create(path, workers=2)
     running, most, admitted = SPAWN.Value("i", 0), SPAWN.Value("i", 0), SPAWN.Value("i", 0)
-    # One lock for the three: they are one observation
+    # running's lock covers all three: they are one observation
     processes = [
         SPAWN.Process(target=run_hammer, args=(path, worker, running, most, admitted))
         for worker in (0, 1)
@@ -91,7 +91,7 @@ async def test_m05_two_processes_never_exceed_the_limit_together(tmp_path: Path)
     await store.close()
 
 
-async def test_slots_of_a_killed_worker_come_back_whole(tmp_path: Path) -> None:
+async def test_slots_of_a_killed_worker_are_all_freed(tmp_path: Path) -> None:
     path = tmp_path / "counts"
     SharedStore.create(path, workers=2)
     ready = SPAWN.Value("i", 0)
@@ -103,11 +103,11 @@ async def test_slots_of_a_killed_worker_come_back_whole(tmp_path: Path) -> None:
     assert (await store.take(TENANT, 1, 0.0)).refused_by == "concurrency"
     worker.kill()
     worker.join()
-    supervisor.forget_worker(1)
+    supervisor.release_worker(1)
     assert [(await store.take(TENANT, 1, 0.0)).refused_by for _ in range(5)] == [None] * 4 + [
         "concurrency"
     ]
-    supervisor.forget_worker(1)
+    supervisor.release_worker(1)
     assert (await store.take(TENANT, 1, 0.0)).refused_by == "concurrency"
     await store.close()
     await supervisor.close()
@@ -128,7 +128,7 @@ async def test_more_keys_than_a_file_holds_is_an_error(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_file_that_is_not_ours_or_a_worker_that_is_not_in_it(tmp_path: Path) -> None:
+async def test_workers_that_are_not_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "counts"
     SharedStore.create(path, workers=2)
     for worker in (-1, 2):
@@ -136,7 +136,7 @@ async def test_a_file_that_is_not_ours_or_a_worker_that_is_not_in_it(tmp_path: P
             SharedStore(path, worker)
     supervisor = SharedStore(path, None)
     with pytest.raises(ValueError, match="no worker"):
-        supervisor.forget_worker(2)
+        supervisor.release_worker(2)
     with pytest.raises(ValueError, match="takes nothing"):
         await supervisor.take(TENANT, 1, 0.0)
     await supervisor.close()

@@ -1,5 +1,5 @@
-"""Stores for the counters of limits: one process, the workers of one machine, or all replicas.
-Each gives the same answers."""
+"""Stores for the counters of limits: of one process, of the workers of one machine, or of all
+replicas. All behave alike."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class StoreUnavailable(Exception):
 
 class Store(Protocol):
     async def take(self, tenant: Tenant, tokens: int, now: float) -> Decision:
-        """One request of `tokens` estimated tokens: taken as a whole or not at all. `now`: seconds,
-        monotonic."""
+        """Takes a slot, a request and `tokens` estimated tokens, all or none. `now`: monotonic
+        seconds. Raises StoreUnavailable."""
 
-    def give_back(self, tenant: Tenant, ticket: str, more_tokens: int, now: float) -> None:
-        """The request is over: its slot is free, and it took `more_tokens` (may be negative) than
-        estimated. Never suspends or fails."""
+    def release(self, tenant: Tenant, ticket: str, extra_tokens: int, now: float) -> None:
+        """Frees the slot of a finished request and corrects its estimate by `extra_tokens`, used
+        minus estimated. Neither suspends nor fails."""
 
     async def close(self) -> None:
-        """Nothing is taken afterwards."""
+        """Nothing may be taken afterwards."""

@@ -1,8 +1,8 @@
 """Token buckets of a key. Pure: counters and time in, a decision out.
 
-A bucket holds one minute's worth and refills continuously. It is kept as one number, the time at
-which it is full again (GCRA): what is missing now is that time's distance. A settlement may push it
-beyond a minute: then nothing is left until it has come back.
+A bucket holds one minute's worth and refills continuously. It is stored as one number, the time at
+which it is full again (GCRA); the debt is the distance from now to then. A request that used more
+than a whole bucket leaves a debt of over a minute, and nothing is admitted until that has shrunk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SLACK_S = 1e-6
 CONCURRENCY_WAIT_S = 1.0
 """When a slot becomes free is unknown; retry after a second."""
 
-Gate = Literal["requests", "tokens", "concurrency"]
+LimitName = Literal["requests", "tokens", "concurrency"]
 
 
 class Counters:
@@ -36,10 +36,10 @@ class Counters:
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """`refused_by` None: taken. `wait_s`: after which it may be asked again. The debts say how long
-    each bucket needs to be full."""
+    """`refused_by` None: taken. `wait_s`: the earliest time to retry. The debts: seconds until each
+    bucket is full."""
 
-    refused_by: Gate | None
+    refused_by: LimitName | None
     wait_s: float
     requests_debt_s: float
     tokens_debt_s: float
@@ -47,14 +47,14 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 def take(counters: Counters, tenant: Tenant, tokens: int, now: float) -> Decision:
-    """Takes a slot, a request and the estimated tokens when all three are there, else nothing.
+    """Takes a slot, a request and the estimated tokens, all or none. The refusal with the longest
+    wait is reported.
 
-    A request that is estimated larger than a whole bucket needs a full one, since it could not pass
-    otherwise.
+    A request estimated larger than a whole bucket needs a full one; it could never pass otherwise.
     """
     requests_debt_s = max(0.0, counters.requests_full_at - now)
     tokens_debt_s = max(0.0, counters.tokens_full_at - now)
-    refused_by: Gate | None = None
+    refused_by: LimitName | None = None
     wait_s = 0.0
     if tenant.concurrency is not None and counters.inflight >= tenant.concurrency:
         refused_by, wait_s = "concurrency", CONCURRENCY_WAIT_S
@@ -83,10 +83,11 @@ def take(counters: Counters, tenant: Tenant, tokens: int, now: float) -> Decisio
     return Decision(None, 0.0, requests_debt_s, tokens_debt_s)
 
 
-def give_back(counters: Counters, tenant: Tenant, more_tokens: int, now: float) -> None:
-    """Frees the slot and settles the estimate. What was refilled meanwhile stays refilled."""
+def release(counters: Counters, tenant: Tenant, extra_tokens: int, now: float) -> None:
+    """Frees the slot and corrects the estimate by `extra_tokens`, used minus estimated. A refund
+    never overfills the bucket."""
     counters.inflight = max(0, counters.inflight - 1)
-    if tenant.tokens_per_minute is not None and more_tokens:
+    if tenant.tokens_per_minute is not None and extra_tokens:
         counters.tokens_full_at = (
-            max(counters.tokens_full_at, now) + more_tokens * MINUTE_S / tenant.tokens_per_minute
+            max(counters.tokens_full_at, now) + extra_tokens * MINUTE_S / tenant.tokens_per_minute
         )

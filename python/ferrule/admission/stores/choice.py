@@ -1,5 +1,4 @@
-"""Which store keeps the counts: Redis if the settings name one, else a shared file where there are
-several workers, else memory."""
+"""Chooses the store: Redis if configured, else a shared file for several workers, else memory."""
 
 from __future__ import annotations
 
@@ -10,12 +9,11 @@ from ferrule.config import LimitsConfig
 
 
 def open_store(limits: LimitsConfig, counts_file: str | None, worker: int) -> Store:
-    """`counts_file`: what the supervisor made with `SharedStore.create`; None when this process is
-    alone."""
+    """`counts_file`: created by the supervisor with `SharedStore.create`; None without a
+    supervisor."""
     store = limits.store.reveal()
     if store != "memory":
-        # Imported where it is asked for: it takes time and memory that a proxy without it need not
-        # spend
+        # Imported here: a proxy without Redis should not spend the time and memory
         from ferrule.admission.stores.redis import RedisStore
 
         return RedisStore(store)

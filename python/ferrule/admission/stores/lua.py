@@ -1,8 +1,8 @@
-"""The script that Redis runs: the arithmetic of `bucket`, on the server's clock. The contract tests
-hold the two together.
+"""The arithmetic of `bucket` as a script for Redis, on its clock. The contract tests run against
+both.
 
-KEYS: the counters (a hash) and the slots in use (a sorted set of tickets by the time they lapse) of
-one tenant.
+KEYS: one tenant's counters (a hash) and its slots in use (a sorted set: tickets scored by the time
+they expire).
 """
 
 SCRIPT = """

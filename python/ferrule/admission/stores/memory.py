@@ -1,4 +1,4 @@
-"""Counts of one process, in a dict. Nothing can fail and nothing suspends."""
+"""Counters of one process, in a dict. Never fails or suspends."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class MemoryStore:
             counters = self._counters[tenant.name] = Counters()
         return bucket.take(counters, tenant, tokens, now)
 
-    def give_back(self, tenant: Tenant, ticket: str, more_tokens: int, now: float) -> None:
-        bucket.give_back(self._counters[tenant.name], tenant, more_tokens, now)
+    def release(self, tenant: Tenant, ticket: str, extra_tokens: int, now: float) -> None:
+        bucket.release(self._counters[tenant.name], tenant, extra_tokens, now)
 
     async def close(self) -> None:
         self._counters.clear()

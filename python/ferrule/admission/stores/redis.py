@@ -1,9 +1,9 @@
 """Counters shared by all replicas, in Redis. One ordered stream of commands per process, so that a
 released slot is free for the next request.
 
-Slots are leases: renewed while their request runs, so those of a replica that died lapse by
-themselves. An answer that takes too long switches the store off; only a probe in the background
-then waits, and switches it on again.
+Slots are leases, renewed while their request runs, so that those of a dead replica expire. A slow
+reply marks the store as down; from then on only a background probe waits for Redis, and marks it as
+up again.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from redis.exceptions import NoScriptError, RedisError
 
 from ferrule.admission.keys import Tenant
 from ferrule.admission.stores import StoreUnavailable
-from ferrule.admission.stores.bucket import Decision, Gate
+from ferrule.admission.stores.bucket import Decision, LimitName
 from ferrule.admission.stores.lua import SCRIPT
 
 ROUND_TRIP_S = 0.1
-"""A request waits for at most two round trips: the one under way, and its own."""
+"""A request waits for at most two round trips: the current one and its own."""
 BATCH_COMMANDS = 64
-"""Some 8 ms of work for both sides, so that a deadline passed means the server and not the size of
-the batch."""
+"""About 8 ms of work for both sides, so that a timeout is Redis' fault and not the batch size's."""
 PROBE_EVERY_S = 1.0
 LEASE_S = 30.0
-"""Renewed three times as often."""
+"""Renewed every third of it."""
 KEY_PREFIX = "ferrule:limits:"
 
 
@@ -39,12 +38,12 @@ class _Command(NamedTuple):
     tenant: str
     arguments: tuple[str | int | float, ...]
     ticket: str = ""
-    answer: asyncio.Future[Decision] | None = None
-    """Set for a take alone."""
+    decision: asyncio.Future[Decision] | None = None
+    """Set for `take` only."""
 
 
 class RedisStore:
-    """`url` as redis-py takes it. Opens nothing before the first take."""
+    """`url` as redis-py takes it. Connects at the first `take`."""
 
     def __init__(
         self, url: str, *, lease_s: float = LEASE_S, probe_every_s: float = PROBE_EVERY_S
@@ -60,9 +59,9 @@ class RedisStore:
         self._probe_every_s = probe_every_s
         self._sha = ""
         self._replica = uuid.uuid4().hex
-        self._numbers = itertools.count()
-        self._held: dict[str, str] = {}
-        """Tenant's name by ticket: what is renewed."""
+        self._sequence = itertools.count()
+        self._tenant_by_ticket: dict[str, str] = {}
+        """The leases to renew; tenants by name."""
         self._outbox: list[_Command] = []
         self._has_work = asyncio.Event()
         self._is_down = False
@@ -74,29 +73,33 @@ class RedisStore:
         self._ensure_writer()
         if self._is_down:
             raise StoreUnavailable("waiting for it to come back")
-        ticket = f"{self._replica}:{next(self._numbers)}"
-        answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        ticket = f"{self._replica}:{next(self._sequence)}"
+        decision: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         limits = (
             tenant.requests_per_minute or 0,
             tenant.tokens_per_minute or 0,
             tenant.concurrency or 0,
         )
-        self._send(
-            _Command(tenant.name, ("take", self._lease_s, ticket, tokens, *limits), ticket, answer)
+        self._enqueue(
+            _Command(
+                tenant.name, ("take", self._lease_s, ticket, tokens, *limits), ticket, decision
+            )
         )
         try:
-            return await answer
+            return await decision
         except asyncio.CancelledError:
-            if ticket in self._held:  # the reply came as the caller left
-                self.give_back(tenant, ticket, -tokens, now)
+            if ticket in self._tenant_by_ticket:  # the reply came as the caller left
+                self.release(tenant, ticket, -tokens, now)
             raise
 
-    def give_back(self, tenant: Tenant, ticket: str, more_tokens: int, now: float) -> None:
-        self._held.pop(ticket, None)
-        self._send(self._release(tenant.name, ticket, tenant.tokens_per_minute or 0, more_tokens))
+    def release(self, tenant: Tenant, ticket: str, extra_tokens: int, now: float) -> None:
+        self._tenant_by_ticket.pop(ticket, None)
+        self._enqueue(
+            self._build_release(tenant.name, ticket, tenant.tokens_per_minute or 0, extra_tokens)
+        )
 
     async def close(self) -> None:
-        """What was given back is still sent, unless the store is away."""
+        """Sends outstanding releases first, unless Redis is down."""
         self._is_closing = True
         self._has_work.set()
         if self._writer is not None:
@@ -106,9 +109,9 @@ class RedisStore:
                 await self._writer
         await self._client.aclose()
 
-    # One stream of commands
+    # The stream of commands
 
-    def _send(self, command: _Command) -> None:
+    def _enqueue(self, command: _Command) -> None:
         self._outbox.append(command)
         self._has_work.set()
         self._ensure_writer()
@@ -119,11 +122,11 @@ class RedisStore:
                 self._write(), name="limits-store"
             )
 
-    def _release(
-        self, tenant: str, ticket: str, tokens_per_minute: int = 0, more_tokens: int = 0
+    def _build_release(
+        self, tenant: str, ticket: str, tokens_per_minute: int = 0, extra_tokens: int = 0
     ) -> _Command:
         return _Command(
-            tenant, ("give", self._lease_s, ticket, tokens_per_minute, more_tokens), ticket
+            tenant, ("give", self._lease_s, ticket, tokens_per_minute, extra_tokens), ticket
         )
 
     async def _write(self) -> None:
@@ -143,94 +146,97 @@ class RedisStore:
                         await self._has_work.wait()
             if loop.time() >= renew_at:
                 renew_at = loop.time() + self._lease_s / 3
-                self._outbox += self._renewals()
+                self._outbox += self._build_renewals()
             if self._outbox:
-                await self._send_batch(self._next_batch())
+                await self._send_batch(self._pop_batch())
 
-    def _next_batch(self) -> list[_Command]:
+    def _pop_batch(self) -> list[_Command]:
         batch, self._outbox = self._outbox[:BATCH_COMMANDS], self._outbox[BATCH_COMMANDS:]
         return batch
 
-    def _renewals(self) -> list[_Command]:
+    def _build_renewals(self) -> list[_Command]:
         tickets: dict[str, list[str]] = {}
-        for ticket, tenant in self._held.items():
+        for ticket, tenant in self._tenant_by_ticket.items():
             tickets.setdefault(tenant, []).append(ticket)
-        return [
-            _Command(tenant, ("renew", self._lease_s, *held)) for tenant, held in tickets.items()
-        ]
+        return [_Command(tenant, ("renew", self._lease_s, *own)) for tenant, own in tickets.items()]
 
     async def _send_batch(self, batch: list[_Command]) -> None:
         try:
             async with asyncio.timeout(ROUND_TRIP_S):
-                results = await self._run(batch)
+                results = await self._run_batch(batch)
         except TimeoutError:
-            self._lose(batch, "timed out")
+            self._fail_batch(batch, "timed out")
         except (RedisError, OSError) as error:
-            self._lose(batch, type(error).__name__)
+            self._fail_batch(batch, type(error).__name__)
         except BaseException:
-            self._lose(batch, "stopped")
+            self._fail_batch(batch, "stopped")
             raise
         else:
             for command, result in zip(batch, results, strict=True):
-                self._answer(command, result)
+                self._deliver(command, result)
 
-    async def _run(self, batch: list[_Command]) -> list[Any]:
+    async def _run_batch(self, batch: list[_Command]) -> list[Any]:
         if not self._sha:
             self._sha = await self._client.script_load(SCRIPT)
-        results = await self._pipelined(batch)
+        results = await self._run_pipeline(batch)
         if any(isinstance(result, NoScriptError) for result in results):
-            # Redis was restarted and has lost the script, so none of the batch ran
+            # Redis was restarted and has lost the script, so none of the batch ran.
             self._sha = await self._client.script_load(SCRIPT)
-            results = await self._pipelined(batch)
+            results = await self._run_pipeline(batch)
         for result in results:
             if isinstance(result, Exception):
                 raise result
         return results
 
-    async def _pipelined(self, batch: list[_Command]) -> list[Any]:
+    async def _run_pipeline(self, batch: list[_Command]) -> list[Any]:
         async with self._client.pipeline(transaction=False) as pipeline:
             for command in batch:
                 name = f"{KEY_PREFIX}{{{command.tenant}}}"
                 pipeline.evalsha(self._sha, 2, name, f"{name}:slots", *cast(Any, command.arguments))
             return await pipeline.execute(raise_on_error=False)
 
-    def _answer(self, command: _Command, result: list[str]) -> None:
-        if command.answer is None:
+    def _deliver(self, command: _Command, result: list[str]) -> None:
+        if command.decision is None:
             return
         refused_by, wait_s, requests_debt_s, tokens_debt_s = result
         is_taken = not refused_by
-        if command.answer.done():
-            # the caller is gone: release what it took
+        if command.decision.done():
+            # The caller is gone: release what it took.
             if is_taken:
-                self._send(self._release(command.tenant, command.ticket))
+                self._enqueue(self._build_release(command.tenant, command.ticket))
             return
         if is_taken:
-            self._held[command.ticket] = command.tenant
-        limit = cast(Gate, refused_by) if refused_by else None
-        command.answer.set_result(
+            self._tenant_by_ticket[command.ticket] = command.tenant
+        command.decision.set_result(
             Decision(
-                limit, float(wait_s), float(requests_debt_s), float(tokens_debt_s), command.ticket
+                cast(LimitName, refused_by) if refused_by else None,
+                float(wait_s),
+                float(requests_debt_s),
+                float(tokens_debt_s),
+                command.ticket,
             )
         )
 
     # Outages
 
-    def _lose(self, batch: list[_Command], reason: str) -> None:
+    def _fail_batch(self, batch: list[_Command], reason: str) -> None:
         """The fate of the batch is unknown: waiters get an error, and its tickets are released once
         Redis is back."""
         self._is_down = True
-        waiting = batch + self._outbox
-        for command in waiting:
-            if command.answer is not None and not command.answer.done():
-                command.answer.set_exception(StoreUnavailable(reason))
+        unsent = batch + self._outbox
+        for command in unsent:
+            if command.decision is not None and not command.decision.done():
+                command.decision.set_exception(StoreUnavailable(reason))
         self._outbox = [
-            self._release(command.tenant, command.ticket) for command in waiting if command.ticket
+            self._build_release(command.tenant, command.ticket)
+            for command in unsent
+            if command.ticket
         ]
 
     async def _probe(self) -> None:
         with contextlib.suppress(TimeoutError, RedisError, OSError):
             async with asyncio.timeout(ROUND_TRIP_S):
-                # A write, since a server may answer and still refuse to keep anything
+                # A write: a read-only replica answers reads but cannot keep counters
                 await self._client.set(f"{KEY_PREFIX}probe", 1, px=1000)
                 self._is_down = False
                 self._has_work.set()

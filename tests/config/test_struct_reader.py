@@ -1,4 +1,4 @@
-"""Plain values → Structs, on Structs of our own: wording, paths, environment."""
+"""Reading plain values into Structs made for the test: wording, paths, environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from ferrule.config.shape import Shape
+from ferrule.config.struct_reader import StructReader
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -44,12 +44,12 @@ ENVIRONMENT = {"N": "7", "S": "se cret", "E": "", "B": "true"}
 
 
 def read(value: object) -> tuple[Outer | None, list[str]]:
-    shape = Shape(ENVIRONMENT, {Word: parse_word})
-    outer = shape.section(Outer, value, "")
-    return outer, [str(problem) for problem in shape.problems]
+    reader = StructReader(ENVIRONMENT, {Word: parse_word})
+    outer = reader.read_struct(Outer, value, "")
+    return outer, [str(problem) for problem in reader.problems]
 
 
-def test_everything_filled() -> None:
+def test_every_kind_of_field() -> None:
     value = {
         "name": "n",
         "mode": "slow",
@@ -135,13 +135,13 @@ def test_empty_sections_have_their_defaults() -> None:
         ),
     ],
 )
-def test_every_problem_has_its_path_and_what_is_right(
+def test_every_problem_has_its_path_and_what_is_expected(
     changes: dict[object, object], problems: list[str]
 ) -> None:
     assert read({"name": "n", **changes}) == (None, problems)
 
 
-def test_what_is_required() -> None:
+def test_required_fields() -> None:
     assert read({}) == (None, ["name: is required"])
     assert read([]) == (None, ["expected a mapping, got a list"])
 
@@ -183,7 +183,7 @@ def test_environment_variables(changes: dict[str, object], expected: Outer) -> N
         ({"inner": {"count": "${S}"}}, "inner.count: expected a whole number, got text"),
     ],
 )
-def test_environment_variables_that_are_not_there_or_not_right(
+def test_missing_and_malformed_environment_variables(
     changes: dict[str, object], problem: str
 ) -> None:
     assert read({"name": "n", **changes}) == (None, [problem])
