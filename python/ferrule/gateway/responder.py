@@ -26,6 +26,7 @@ from ferrule.http.response import (
     STREAMED,
     Response,
     StreamedResponse,
+    backend_headers,
     event_stream_head,
     model_headers,
 )
@@ -169,7 +170,7 @@ class Responder:
     ) -> UpstreamRequest:
         request = self._request
 
-        def build_head(choice: Choice) -> bytes:
+        def build_head(choice: Choice | None) -> bytes:
             return event_stream_head(
                 request.request_id,
                 self._headers(dropped, choice),
@@ -216,9 +217,11 @@ class Responder:
 
     # The response
 
-    def _headers(self, dropped: tuple[str, ...], choice: Choice) -> list[tuple[str, str]]:
-        affinity = AFFINITY[choice.branch]
-        return model_headers(self._lease.rate_limits(), dropped, choice.backend.name, affinity)
+    def _headers(self, dropped: tuple[str, ...], choice: Choice | None) -> list[tuple[str, str]]:
+        headers = model_headers(self._lease.rate_limits(), dropped)
+        if choice is not None:
+            headers += backend_headers(choice.backend.name, AFFINITY[choice.branch])
+        return headers
 
     def _whole(self, body: bytes, dropped: tuple[str, ...], choice: Choice) -> Response:
         self._record.status = 200

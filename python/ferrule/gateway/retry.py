@@ -33,13 +33,13 @@ NO_BACKEND = "No backend can take the request at the moment."
 
 
 class UpstreamRequest(msgspec.Struct):
-    """What is sent. `key`: the session's; `build_head`: the head for a client that streams, once
-    the backend is known; `extra_headers`: whole header lines, each with its line end."""
+    """What is sent. `key`: the session's; `build_head`: the head for a client that streams, also
+    while no backend is chosen; `extra_headers`: whole header lines, each with its line end."""
 
     path: str
     body: bytes
     key: bytes | None
-    build_head: Callable[[Choice], bytes]
+    build_head: Callable[[Choice | None], bytes]
     extra_headers: str = ""
 
 
@@ -68,7 +68,10 @@ async def send_with_retries(
     retries = 0
     while True:
         started = _try_start(pool, request.key, tried) if pool.queue.depth == 0 else None
-        choice, attempt = started or await _wait_in_queue(pool, request.key, tried, record)
+        if started is None:
+            stream.set_head(request.build_head(None))  # a ping may be due while it waits
+            started = await _wait_in_queue(pool, request.key, tried, record)
+        choice, attempt = started
         result = _CLIENT_GONE
         try:
             record.set_choice(choice)

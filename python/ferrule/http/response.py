@@ -96,17 +96,17 @@ def event_stream_head(
 # Headers by what they say
 
 
-def model_headers(
-    limits: Iterable[RateLimit], dropped: tuple[str, ...], backend: str, affinity: str
-) -> list[tuple[str, str]]:
-    """Of a model's answer. `limits`: the key's; `dropped`: parameters that were left out;
-    `affinity`: home, spill, failover or none."""
+def model_headers(limits: Iterable[RateLimit], dropped: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Of a model's answer. `limits`: the key's; `dropped`: parameters that were left out."""
     headers = rate_limit_headers(limits)
     if dropped:
         headers.append(("x-ferrule-dropped", ",".join(dropped)))
-    headers.append(("x-ferrule-backend", backend))
-    headers.append(("x-ferrule-affinity", affinity))
     return headers
+
+
+def backend_headers(name: str, affinity: str) -> list[tuple[str, str]]:
+    """`affinity`: home, spill, failover or none."""
+    return [("x-ferrule-backend", name), ("x-ferrule-affinity", affinity)]
 
 
 def failure_headers(failure: Failure) -> list[tuple[str, str]]:
