@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use ferrule_core::chat_passthrough::{ChatOptions, ChatPassthrough};
 use ferrule_core::options::{Options, Reasoning};
-use ferrule_core::outcome::{self, StopReason};
+use ferrule_core::outcome;
 use ferrule_core::response_reader::ResponseMode;
+use ferrule_core::stop_reason::StopReason;
 use ferrule_core::translator::Translator;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

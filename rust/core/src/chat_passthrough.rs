@@ -11,8 +11,9 @@ use memchr::memmem;
 use crate::chunk::{self, Chunk};
 use crate::error::{ErrorKind, Fault, write_chat_event};
 use crate::failure::stream_failure;
-use crate::outcome::{Finish, MessageUsage, Outcome};
+use crate::outcome::{MessageUsage, Outcome};
 use crate::sse::{Decoder, EVENT_LIMIT_BYTES};
+use crate::stop_reason::Finish;
 
 /// What is held back before the first event: a role chunk or two.
 const MAX_HELD_BYTES: usize = 256 << 10;

@@ -26,6 +26,8 @@ mod sequencer;
 pub mod sink;
 mod split;
 pub mod sse;
+pub mod stop_reason;
+mod stop_tracker;
 pub mod text;
 pub mod tokens;
 pub mod tool_id;

@@ -41,16 +41,18 @@ use std::sync::Arc;
 use crate::chunk::{Chunk, ToolDelta};
 use crate::failure::stream_failure;
 use crate::options::Reasoning;
-use crate::outcome::Finish;
 use crate::sequencer::{SequenceFault, Sequencer};
 use crate::split::ThinkSplit;
+use crate::stop_reason::Finish;
+use crate::stop_tracker::{StopTracker, clean_stop};
 use crate::text::{SurrogateJoiner, decode, escape};
-use crate::usage_tracker::{UsageTracker, clean_stop};
+use crate::usage_tracker::UsageTracker;
 
 pub use crate::error::{ErrorKind, Fault};
 pub use crate::options::Options;
-pub use crate::outcome::{Outcome, StopReason};
+pub use crate::outcome::Outcome;
 pub use crate::sink::{Event, PING, Sink, SseSink};
+pub use crate::stop_reason::StopReason;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -66,6 +68,7 @@ pub struct MessageStream {
     has_started: bool,
     sequencer: Sequencer,
     usage: UsageTracker,
+    stop: StopTracker,
     split: Option<ThinkSplit>,
     content_joiner: SurrogateJoiner,
     reasoning_joiner: SurrogateJoiner,
@@ -86,6 +89,7 @@ impl MessageStream {
             has_started: false,
             sequencer: Sequencer::new(Arc::clone(&options)),
             usage: UsageTracker::default(),
+            stop: StopTracker::default(),
             split: options.split_think.then(ThinkSplit::default),
             content_joiner: SurrogateJoiner::default(),
             reasoning_joiner: SurrogateJoiner::default(),
@@ -135,7 +139,7 @@ impl MessageStream {
         }
         if !chunk.finish.is_empty() && self.stage != Stage::Over {
             let matched = chunk.matched_stop.map(clean_stop);
-            if self.usage.finish(chunk.finish, matched.as_deref()) == Finish::Failed {
+            if self.stop.finish(chunk.finish, matched.as_deref()) == Finish::Failed {
                 self.fail_finish(sink);
             }
         }
@@ -146,7 +150,7 @@ impl MessageStream {
         if self.stage == Stage::Over || self.is_budget_spent {
             return;
         }
-        if !self.usage.has_finished() {
+        if !self.stop.has_finished() {
             let message = match self.stage {
                 Stage::Waiting => "the backend sent an empty reply",
                 Stage::Streaming | Stage::Over => "the backend ended the stream without finishing",
@@ -225,6 +229,7 @@ impl MessageStream {
     /// counted together.
     pub fn begin_continuation(&mut self) {
         self.usage.begin_leg();
+        self.stop = StopTracker::default();
         self.is_thinking_over = true;
         self.is_budget_spent = false;
         self.split = None;
@@ -348,7 +353,8 @@ impl MessageStream {
             return;
         }
         self.sequencer.end(sink);
-        let ending = self.usage.ending(self.sequencer.tool_call_state(), &self.options);
+        let ending =
+            self.stop.ending(self.sequencer.tool_call_state(), self.usage.total(), &self.options);
         let (stop_reason, stop_sequence) = (ending.stop_reason, ending.stop_sequence.as_deref());
         sink.event(Event::MessageDelta { stop_reason, stop_sequence, usage: self.usage.usage() });
         sink.event(Event::MessageStop);

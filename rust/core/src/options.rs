@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::outcome::StopReason;
+use crate::stop_reason::StopReason;
 
 /// What becomes of the model's reasoning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -156,7 +156,8 @@ fn content_text(raw: &RawValue) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::{MessageUsage, StopReason};
+    use crate::outcome::MessageUsage;
+    use crate::stop_reason::StopReason;
 
     fn options() -> Options {
         Options::new("msg_1", "m")

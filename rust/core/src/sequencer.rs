@@ -17,8 +17,8 @@ use crate::calls::Calls;
 use crate::chunk::{Arguments, ToolDelta};
 use crate::options::Options;
 use crate::sink::Sink;
+use crate::stop_tracker::ToolCallState;
 use crate::text::{escape, is_blank};
-use crate::usage_tracker::ToolCallState;
 
 /// What one message may make us hold back behind incomplete calls, and the reasoning it may have.
 pub const WAITING_LIMIT_BYTES: usize = 16 << 20;

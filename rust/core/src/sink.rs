@@ -4,7 +4,8 @@
 //! and nesting are the stream's.
 
 use crate::error::{self, ErrorKind};
-use crate::outcome::{MessageUsage, StopReason};
+use crate::outcome::MessageUsage;
+use crate::stop_reason::StopReason;
 
 /// Sent in silence; the caller knows when.
 pub const PING: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
