@@ -7,6 +7,7 @@ use crate::chunk::{Arguments, ToolDelta};
 use crate::options::Options;
 use crate::text::{SurrogateJoiner, decode, escape, skip_blank};
 use crate::tool_id::{is_safe_id, tool_id};
+use crate::tool_names::client_name;
 
 /// More calls in one message are a backend gone wild.
 pub const CALL_LIMIT: usize = 1024;
@@ -56,13 +57,6 @@ impl ToolCall {
         let half = self.joiner.end().map_or("", |half| self.arguments.feed(half));
         let rest = [half, &self.arguments.end()].concat();
         (rest, self.arguments.is_settled())
-    }
-
-    /// The name as the backend meant it. Harmony models leak channel markup behind it:
-    /// `<|channel|>commentary`.
-    pub fn shown_name(&self) -> Cow<'_, str> {
-        let cut = self.name.find("<|").unwrap_or(self.name.len());
-        decode(&self.name[..cut])
     }
 
     pub fn has_name(&self) -> bool {
@@ -127,13 +121,7 @@ impl Calls {
             tool_id(&options.message_id, at as u16, &original)
         };
         self.shown_ids.push(call.id.clone());
-        let name = call.shown_name();
-        let name = options
-            .tool_names
-            .iter()
-            .find(|(upstream, _)| *upstream == name)
-            .map_or(&*name, |(_, client)| client);
-        (id, escape(name))
+        (id, escape(&client_name(&call.name, &options.tool_names)))
     }
 }
 

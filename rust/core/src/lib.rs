@@ -31,5 +31,6 @@ mod stop_tracker;
 pub mod text;
 pub mod tokens;
 pub mod tool_id;
+mod tool_names;
 pub mod translator;
 mod usage_tracker;
