@@ -1,5 +1,5 @@
-"""The chart of `affinity.py`: three panels of bars, as plain SVG that reads on a light and on a
-dark page."""
+"""Draws the chart of `affinity.py`: three panels of bars, as plain SVG that is legible on light and
+dark pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOP = 58
 OURS, OTHERS = "#c2410c", "#94a3b8"
 
 
-def chart(scores: Sequence[Score]) -> str:
+def draw_chart(scores: Sequence[Score]) -> str:
     """Policies as rows; KV hit rate, moved turns and p95 time to first token as columns."""
     panels: list[tuple[str, Callable[[Score], float], Callable[[float], str]]] = [
         ("KV hit rate (more is better)", lambda s: s.kv_hit_rate, lambda v: f"{v:.1%}"),
@@ -32,28 +32,32 @@ def chart(scores: Sequence[Score]) -> str:
         '<text class="t" x="8" y="20">Routing policies under agent sessions: a simulation</text>',
     ]
     for row, score in enumerate(scores):
-        parts.append(_text(8, row, score.policy, is_ours=score.policy == "ferrule"))
-    for column, (title, value_of, shown) in enumerate(panels):
+        parts.append(_draw_text(8, row, score.policy, is_ours=score.policy == "ferrule"))
+    for column, (title, value_of, format_value) in enumerate(panels):
         left = LABEL + column * (PANEL + VALUE)
         parts.append(f'<text class="t" x="{left}" y="{TOP - 14}">{escape(title)}</text>')
-        most = max(value_of(score) for score in scores) or 1.0
+        highest = max(value_of(score) for score in scores) or 1.0
         for row, score in enumerate(scores):
-            parts += _bar(
-                left, row, value_of(score) / most, shown(value_of(score)), score.policy == "ferrule"
+            parts += _draw_bar(
+                left,
+                row,
+                value_of(score) / highest,
+                format_value(value_of(score)),
+                score.policy == "ferrule",
             )
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _bar(left: int, row: int, share: float, shown: str, is_ours: bool) -> list[str]:
+def _draw_bar(left: int, row: int, share: float, label: str, is_ours: bool) -> list[str]:
     length = max(1.0, share * (PANEL - 20))
     colour = OURS if is_ours else OTHERS
     rect = (
         f'<rect x="{left}" y="{TOP + row * ROW}" width="{length:.1f}" height="{ROW - 8}" rx="2" '
         f'fill="{colour}"/>'
     )
-    return [rect, _text(left + length + 6, row, shown, is_ours=is_ours)]
+    return [rect, _draw_text(left + length + 6, row, label, is_ours=is_ours)]
 
 
-def _text(x: float, row: int, content: str, *, is_ours: bool) -> str:
+def _draw_text(x: float, row: int, content: str, *, is_ours: bool) -> str:
     style = ' class="o"' if is_ours else ""
     return f'<text{style} x="{x:.1f}" y="{TOP + row * ROW + 14}">{escape(content)}</text>'

@@ -1,8 +1,7 @@
-"""The model behind `affinity.py`: agent sessions in a closed loop on machines that prefill in turn
-and keep a prefix cache.
+"""The model behind `affinity.py`: agent sessions in a closed loop, on machines that prefill one
+request at a time and keep a prefix cache.
 
-Events in simulated time. Knows of routing only that a policy picks a backend for a key and is told
-when the turn is over.
+A discrete-event simulation. Of routing it knows only the Policy protocol.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ferrule.routing.balancer import Attempt
 
 
 class World(msgspec.Struct, frozen=True):
-    """The load and the machines. Pairs are the least and the most of a uniform distribution."""
+    """The load and the machines. Pairs are the bounds of a uniform distribution."""
 
     machines: int = 8
     slots: int = 64
@@ -28,7 +27,7 @@ class World(msgspec.Struct, frozen=True):
     token_s: float = 0.02
     sessions: int = 400
     common_tokens: int = 4_000
-    """The part of the opening that all sessions share: it is cached everywhere."""
+    """The part of the first prompt that all sessions share; cached on every machine."""
     opening_tokens: tuple[int, int] = (2_000, 12_000)
     result_tokens: tuple[int, int] = (400, 2_400)
     output_tokens: tuple[int, int] = (60, 500)
@@ -36,22 +35,22 @@ class World(msgspec.Struct, frozen=True):
     tool_s: tuple[float, float] = (0.5, 8.0)
     human_s: tuple[float, float] = (20.0, 180.0)
     human_share: float = 0.05
-    """Turns that are followed by somebody reading, not by a tool."""
+    """Turns that are followed by a person reading, not by a tool."""
     minutes: float = 30.0
     warm_up_s: float = 300.0
     seed: int = 7
 
 
 class Policy(Protocol):
-    """Where a turn goes. What `start` returns is given back to `end`."""
+    """Chooses the backend of a turn. `end` gets what `start` returned."""
 
     def start(self, key: bytes, now: float) -> Attempt: ...
     def end(self, attempt: Attempt, now: float) -> None: ...
 
 
 class Score(msgspec.Struct):
-    """What a policy came to. `moved_turns`: share of turns on another machine than the turn before
-    of their session."""
+    """A policy's results. `moved_turns`: share of turns on another machine than the session's turn
+    before."""
 
     policy: str
     kv_hit_rate: float
@@ -72,13 +71,12 @@ class Session(msgspec.Struct, eq=False):
 class Turn(msgspec.Struct, eq=False):
     session: Session
     attempt: Attempt
-    asked_at: float
+    sent_at: float
     output_tokens: int
 
 
 class Machine:
-    """An engine: so many requests at once, prefill one after the other, a prefix cache that forgets
-    the longest unused."""
+    """An engine: `slots` requests at once, prefill one at a time, and an LRU prefix cache."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -88,7 +86,7 @@ class Machine:
         self._cache: OrderedDict[int, int] = OrderedDict()
         self._cached_tokens = 0
 
-    def cached(self, session: Session) -> int:
+    def count_cached_tokens(self, session: Session) -> int:
         """Tokens of the session's prompt that need no prefill."""
         return min(
             session.history_tokens,
@@ -96,19 +94,20 @@ class Machine:
         )
 
     def first_token_at(self, session: Session, now: float) -> float:
-        """Attention makes a new token dearer the more there is before it."""
-        new_tokens = session.history_tokens - self.cached(session)
+        """When prefill ends, plus one decoding step. Attention makes a token cost more, the more
+        tokens precede it."""
+        new_tokens = session.history_tokens - self.count_cached_tokens(session)
         cost_s = (
             new_tokens / self.world.prefill_tokens_per_s * (1.0 + session.history_tokens / 200_000)
         )
         self._prefill_free_at = max(now, self._prefill_free_at) + cost_s
         return self._prefill_free_at + self.world.token_s
 
-    def remember(self, session: Session) -> None:
+    def cache_history(self, session: Session) -> None:
         self._cached_tokens += session.history_tokens - self._cache.pop(session.number, 0)
         self._cache[session.number] = session.history_tokens
         while self._cached_tokens > self.world.cache_tokens:
-            # Blocks are freed from the end of the longest unused history.
+            # Blocks are freed from the end of the least recently used history.
             oldest, held = next(iter(self._cache.items()))
             freed = min(held, self._cached_tokens - self.world.cache_tokens)
             self._cached_tokens -= freed
@@ -119,8 +118,8 @@ class Machine:
 
 
 class Simulation:
-    """One policy under one load. A session waits for each answer, runs a tool or is read, and asks
-    again with all that was said."""
+    """One policy under one load. A session waits for each response, then for a tool or a reader,
+    and sends its next turn with the whole history."""
 
     def __init__(self, world: World, policy: Policy, key_of: Callable[[int], bytes]) -> None:
         self.world = world
@@ -161,9 +160,9 @@ class Simulation:
             self._opened, self._key_of(self._opened), opening, rng.randint(*world.turns)
         )
         self._opened += 1
-        self._ask(session, now)
+        self._start_turn(session, now)
 
-    def _ask(self, session: Session, now: float) -> None:
+    def _start_turn(self, session: Session, now: float) -> None:
         attempt = self._policy.start(session.key, now)
         turn = Turn(session, attempt, now, self._rng.randint(*self.world.output_tokens))
         machine = self._machines.setdefault(attempt.backend.name, Machine(self.world))
@@ -175,13 +174,13 @@ class Simulation:
     def _run(self, machine: Machine, turn: Turn, now: float) -> None:
         machine.running += 1
         session = turn.session
-        hit_tokens = machine.cached(session)
+        hit_tokens = machine.count_cached_tokens(session)
         first_at = machine.first_token_at(session, now)
-        if turn.asked_at >= self.world.warm_up_s:
+        if turn.sent_at >= self.world.warm_up_s:
             self._prompt_tokens += session.history_tokens
             self._hit_tokens += hit_tokens
             self._moved += session.backend not in ("", turn.attempt.backend.name)
-            self._ttfts.append(first_at - turn.asked_at)
+            self._ttfts.append(first_at - turn.sent_at)
         session.backend = turn.attempt.backend.name
         self._at(
             first_at + turn.output_tokens * self.world.token_s,
@@ -193,7 +192,7 @@ class Simulation:
         session = turn.session
         session.history_tokens += turn.output_tokens
         session.turns_left -= 1
-        machine.remember(session)
+        machine.cache_history(session)
         machine.running -= 1
         if machine.waiting:
             self._run(machine, machine.waiting.popleft(), now)
@@ -203,4 +202,4 @@ class Simulation:
         session.history_tokens += self._rng.randint(*self.world.result_tokens)
         is_read = self._rng.random() < self.world.human_share
         pause_s = self._rng.uniform(*(self.world.human_s if is_read else self.world.tool_s))
-        self._at(now + pause_s, lambda at: self._ask(session, at))
+        self._at(now + pause_s, lambda at: self._start_turn(session, at))

@@ -1,7 +1,7 @@
-"""The request bodies that benchmarks send, in Messages and in chat form with the same content.
+"""Builds the request bodies that benchmarks send, as Messages and as chat completions with the same
+content.
 
-`@ID@` stands for the number of the stream and is filled in by the other end. Text is fixed, so runs
-can be compared.
+The mock replaces `@ID@` with the number of the stream. The text is fixed, so runs are comparable.
 """
 
 import json
@@ -19,41 +19,41 @@ _TOOL_TEXT = (
 SHORT_TOKENS = 4096
 
 
-def short(path: str) -> str:
+def build_short(path: str) -> str:
     """A one-line question."""
     return _encode(path, {"messages": [{"role": "user", "content": _QUESTION}]})
 
 
-def agent(path: str, size_kb: int) -> str:
-    """What an agent sends in the middle of its work: a long system prompt, tools, and a history of
-    calls and results."""
+def build_agent(path: str, size_kb: int) -> str:
+    """A request from the middle of an agent's work: a long system prompt, tools, and a history of
+    calls and results. At least `size_kb` long."""
     system = _SENTENCE * 300
     turns: list[dict[str, Any]] = []
     chat = path.endswith("chat/completions")
-    body: dict[str, Any] = {"tools": [_tool(number, chat) for number in range(18)]}
+    body: dict[str, Any] = {"tools": [_build_tool(number, chat) for number in range(18)]}
     if not chat:
         body["system"] = [{"type": "text", "text": system}]
     fixed = len(json.dumps(body)) + (len(system) if chat else 0)
     while fixed + len(json.dumps(turns)) < size_kb * 1000:
-        turns += _exchange(len(turns), chat)
+        turns += _build_tool_round(len(turns), chat)
     head = [{"role": "system", "content": system}] if chat else []
     body["messages"] = [*head, *turns, {"role": "user", "content": _QUESTION}]
     return _encode(path, body)
 
 
-def _exchange(number: int, chat: bool) -> list[dict[str, Any]]:
+def _build_tool_round(number: int, chat: bool) -> list[dict[str, Any]]:
     call, arguments = f"call_{number}", {"path": f"/src/module_{number}.py", "limit": 200}
     result = f"{number}: " + _SENTENCE * 20
     if chat:
         function = {"name": "tool_0", "arguments": json.dumps(arguments)}
-        said = {
+        assistant = {
             "role": "assistant",
             "content": "I look.",
             "tool_calls": [{"id": call, "type": "function", "function": function}],
         }
         return [
             {"role": "user", "content": "Go on."},
-            said,
+            assistant,
             {"role": "tool", "tool_call_id": call, "content": result},
         ]
     use = {"type": "tool_use", "id": call, "name": "tool_0", "input": arguments}
@@ -68,7 +68,7 @@ def _exchange(number: int, chat: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _tool(number: int, chat: bool) -> dict[str, Any]:
+def _build_tool(number: int, chat: bool) -> dict[str, Any]:
     schema = {
         "type": "object",
         "properties": {

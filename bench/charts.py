@@ -1,5 +1,5 @@
-"""SVG charts of the results, drawn here so that they need nothing but a browser. Bars are medians,
-whiskers the rounds' range."""
+"""Draws the results as SVG charts that need no plotting library. Bars are medians, whiskers the
+range of the rounds."""
 
 from collections.abc import Sequence
 from html import escape
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from figures import Figure, Results, find
-from tables import added
+from figures import Figure, Results, find_row
+from tables import compute_added
 
 _WIDTH, _LABELS, _BAR, _GAP, _TOP = 720, 190, 22, 8, 56
 _STYLE = 'font-family="system-ui, sans-serif" font-size="13" role="img"'
@@ -23,8 +23,7 @@ class Bar(msgspec.Struct):
 
 
 def draw(title: str, unit: str, bars: Sequence[Bar]) -> str:
-    """Horizontal bars. A bar longer than six times the median of the others is cut, with its number
-    beside it."""
+    """Horizontal bars. A bar longer than six times the median is cut, with its value beside it."""
     height = _TOP + len(bars) * (_BAR + _GAP) + 16
     values = sorted(bar.figure.high for bar in bars)
     limit = min(values[-1], 6 * values[len(values) // 2]) or 1.0
@@ -37,12 +36,12 @@ def draw(title: str, unit: str, bars: Sequence[Bar]) -> str:
         f'fill="{_INK}">{escape(title)}</text>',
         f'<text x="12" y="43" fill="{_INK}" opacity="0.75">{escape(unit)}</text>',
     ]
-    for place, bar in enumerate(bars):
-        parts += _bar(bar, _TOP + place * (_BAR + _GAP), room / limit, room)
+    for index, bar in enumerate(bars):
+        parts += _draw_bar(bar, _TOP + index * (_BAR + _GAP), room / limit, room)
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _bar(bar: Bar, top: int, scale: float, room: int) -> list[str]:
+def _draw_bar(bar: Bar, top: int, scale: float, room: int) -> list[str]:
     length = min(bar.figure.median * scale, room)
     middle = top + _BAR / 2
     low, high = (_LABELS + min(value * scale, room) for value in (bar.figure.low, bar.figure.high))
@@ -66,11 +65,11 @@ def _bar(bar: Bar, top: int, scale: float, room: int) -> list[str]:
 
 
 def write_all(results: Results, directory: Path) -> list[Path]:
-    """One file per question; a chart of which nothing was measured is removed, so that none is
-    older than the JSON."""
+    """Writes one file per chart, and removes those of charts without measurements, so that none is
+    older than the JSON. Returns the files written."""
     charts: dict[str, tuple[str, str, list[Bar]]] = {}
     for size in (128, 1000):
-        bars = _bars(results, "lockstep", size, "us_per_token", "{:.1f}")
+        bars = _select_bars(results, "lockstep", size, "us_per_token", "{:.1f}")
         charts[f"cpu-per-token-{size}"] = (
             f"CPU per streamed token, {size:,} streams",
             "µs, lower is better; one core, always busy",
@@ -80,20 +79,20 @@ def write_all(results: Results, directory: Path) -> list[Path]:
         ("requests", 64, "short streamed request"),
         ("big_requests", 16, "request of 185 kB"),
     ):
-        bars = _bars(results, group, streams, "us_per_request", "{:,.0f}")
+        bars = _select_bars(results, group, streams, "us_per_request", "{:,.0f}")
         unit = f"µs, lower is better; {streams} connections, one token each"
         charts[f"cpu-per-{group.removesuffix('s').replace('_', '-')}"] = (
             f"CPU per {what}",
             unit,
             bars,
         )
-    bars = _bars(results, "lockstep", 1000, "kb_per_stream", "{:.0f}")
+    bars = _select_bars(results, "lockstep", 1000, "kb_per_stream", "{:.0f}")
     charts["memory-per-stream"] = (
         "Memory per open stream, 1,000 streams",
         "kB resident over idle, lower is better",
         bars,
     )
-    bars = _added_bars(results)
+    bars = _select_added_bars(results)
     charts["added-first-token"] = (
         "Added time to first token, p99, 128 streams",
         "ms over a direct connection, lower is better",
@@ -102,7 +101,7 @@ def write_all(results: Results, directory: Path) -> list[Path]:
     charts["counting"] = (
         "Counting tokens",
         "MB/s on one core, higher is better",
-        _counting_bars(results),
+        _select_counting_bars(results),
     )
     written = []
     directory.mkdir(parents=True, exist_ok=True)
@@ -115,7 +114,7 @@ def write_all(results: Results, directory: Path) -> list[Path]:
     return written
 
 
-def _bars(results: Results, group: str, streams: int, name: str, form: str) -> list[Bar]:
+def _select_bars(results: Results, group: str, streams: int, name: str, form: str) -> list[Bar]:
     rows = [
         row for row in getattr(results, group) if row.streams == streams and name in row.figures
     ]
@@ -131,7 +130,7 @@ def _bars(results: Results, group: str, streams: int, name: str, form: str) -> l
     return sorted(bars, key=lambda bar: bar.figure.median)
 
 
-def _counting_bars(results: Results) -> list[Bar]:
+def _select_counting_bars(results: Results) -> list[Bar]:
     return [
         Bar(
             f"{row.counter} {row.tokenizer}",
@@ -143,11 +142,11 @@ def _counting_bars(results: Results) -> list[Bar]:
     ]
 
 
-def _added_bars(results: Results) -> list[Bar]:
+def _select_added_bars(results: Results) -> list[Bar]:
     name, bars = "first_token_p99_us", []
-    direct = find(results.paced, "direct", 128)
+    direct = find_row(results.paced, "direct", 128)
     for row in results.paced:
-        extra = added(results, row.proxy, row.streams, name)
+        extra = compute_added(results, row.proxy, row.streams, name)
         if row.streams != 128 or row.proxy == "direct" or extra is None or direct is None:
             continue
         base, figure = direct.figures[name].median, row.figures[name]

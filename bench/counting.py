@@ -1,8 +1,6 @@
-"""Speed of counting tokens: ferrule's own counter beside tiktoken and tokenizers, on one text, one
-thread, one core.
+"""Measures the speed of counting tokens by ferrule, tiktoken and tokenizers: one text, one thread.
 
-The peers run in their own venv as `counting.py --peer`, because the product does not depend on
-them.
+The peers run in a venv of their own as `counting.py --peer`, since ferrule does not depend on them.
 """
 
 import json
@@ -18,8 +16,8 @@ _ROUNDS = 3
 _ROUND_S = 0.6
 
 
-def speed(count: Callable[[], int], size_bytes: int) -> tuple[list[float], int]:
-    """MB per second in each round, and the count itself."""
+def measure_speed(count: Callable[[], int], size_bytes: int) -> tuple[list[float], int]:
+    """(MB per second in each round, the number of tokens)."""
     tokens, speeds = count(), []
     for _ in range(_ROUNDS):
         runs, start = 0, time.perf_counter()
@@ -30,9 +28,9 @@ def speed(count: Callable[[], int], size_bytes: int) -> tuple[list[float], int]:
     return speeds, tokens
 
 
-def train(text: str, path: Path) -> None:
-    """A byte-level BPE of 32,000 pieces as a tokenizer.json, trained on the text at hand: any
-    model's file would do."""
+def train_tokenizer(text: str, path: Path) -> None:
+    """Trains a byte-level BPE of 32,000 tokens on `text` and writes it as a tokenizer.json. Stands
+    for any model's file."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -46,19 +44,19 @@ def train(text: str, path: Path) -> None:
     tokenizer.save(str(path))
 
 
-def peers(text: str, tokenizer_json: Path) -> list[dict[str, Any]]:
+def measure_peers(text: str, tokenizer_json: Path) -> list[dict[str, Any]]:
     """Runs in the peers' venv."""
     size, rows = len(text.encode()), []
 
     def add(counter: str, tokenizer: str, count: Callable[[], int]) -> None:
-        speeds, tokens = speed(count, size)
+        speeds, tokens = measure_speed(count, size)
         rows.append(
             {"counter": counter, "tokenizer": tokenizer, "speeds": speeds, "tokens": tokens}
         )
 
     from tokenizers import Tokenizer
 
-    train(text, tokenizer_json)
+    train_tokenizer(text, tokenizer_json)
     bpe = Tokenizer.from_file(str(tokenizer_json))
     add("tokenizers", "tokenizer.json", lambda: len(bpe.encode(text, add_special_tokens=False)))
     if os.environ.get("TIKTOKEN_CACHE_DIR"):
@@ -69,7 +67,7 @@ def peers(text: str, tokenizer_json: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def own(text: str, tokenizer_json: Path) -> list[dict[str, Any]]:
+def measure_own(text: str, tokenizer_json: Path) -> list[dict[str, Any]]:
     from ferrule import _core
 
     rows = []
@@ -81,22 +79,23 @@ def own(text: str, tokenizer_json: Path) -> list[dict[str, Any]]:
         if label == "tokenizer.json" and not tokenizer_json.exists():
             continue
         tokenizer = _core.Tokenizer(name)
-        speeds, tokens = speed(
+        speeds, tokens = measure_speed(
             lambda tokenizer=tokenizer: tokenizer.count([text]), len(text.encode())
         )  # type: ignore[misc]
         rows.append({"counter": "ferrule", "tokenizer": label, "speeds": speeds, "tokens": tokens})
     return rows
 
 
-def measure(text: str, cache: Path, directory: Path) -> list[dict[str, Any]]:
-    """All counters on one CPU, in turn. Those that are not installed are absent."""
+def measure_all(text: str, cache: Path, directory: Path) -> list[dict[str, Any]]:
+    """Rows of all counters, measured one after the other. Counters that are not installed are
+    absent."""
     text_file, tokenizer_json = directory / "text", directory / "tokenizer.json"
     text_file.write_text(text)
     rows: list[dict[str, Any]] = []
     python = cache / "peers/tokenizers/bin/python"
     if python.exists():
-        # LiteLLM ships the merges of cl100k_base under the name that tiktoken's cache looks for: no
-        # download.
+        # LiteLLM ships the merges of cl100k_base under the name that tiktoken's cache looks for,
+        # which saves a download.
         merges = next(
             iter(
                 (cache / "peers/litellm").glob(
@@ -112,8 +111,8 @@ def measure(text: str, cache: Path, directory: Path) -> list[dict[str, Any]]:
         rows += json.loads(
             subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
         )
-    return own(text, tokenizer_json) + rows
+    return measure_own(text, tokenizer_json) + rows
 
 
 if __name__ == "__main__" and sys.argv[1:2] == ["--peer"]:
-    print(json.dumps(peers(Path(sys.argv[2]).read_text(), Path(sys.argv[3]))))
+    print(json.dumps(measure_peers(Path(sys.argv[2]).read_text(), Path(sys.argv[3]))))

@@ -1,5 +1,5 @@
-"""The shape of `results/last.json`, and how several rounds become one figure. Knows neither proxies
-nor processes."""
+"""The structure of `results/last.json`, and the summary of several rounds as one figure. Knows
+neither proxies nor processes."""
 
 import statistics
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Figure(msgspec.Struct):
-    """A median with its spread: what was measured in each round is kept."""
+    """The median, the range and the values of the rounds."""
 
     median: float
     low: float
@@ -17,7 +17,7 @@ class Figure(msgspec.Struct):
 
 
 class Row(msgspec.Struct):
-    """One proxy in one measurement. What a measurement does not measure is absent, not zero."""
+    """One proxy in one measurement. Figures that were not measured are absent, not zero."""
 
     proxy: str
     streams: int
@@ -31,13 +31,13 @@ class Contender(msgspec.Struct):
     translates: bool
     version: str | None
     missing: str | None = None
-    """Why there is no row of it."""
+    """Why it was not measured."""
     idle_mb: float | None = None
     """Resident memory before its first request."""
 
 
-class Counting(msgspec.Struct):
-    """Speed of counting one text, in MB of UTF-8 per second and core."""
+class CountingSpeed(msgspec.Struct):
+    """Speed of counting one text, in MB of UTF-8 per second on one core."""
 
     tokenizer: str
     counter: str
@@ -56,18 +56,18 @@ class Results(msgspec.Struct):
     big_requests: list[Row] = []
     paced: list[Row] = []
     scaling: list[Row] = []
-    counting: list[Counting] = []
+    counting: list[CountingSpeed] = []
 
 
-def figure(values: Sequence[float]) -> Figure:
+def make_figure(values: Sequence[float]) -> Figure:
     rounded = [float(f"{value:.4g}") for value in values]
     return Figure(statistics.median(rounded), min(rounded), max(rounded), rounded)
 
 
-def find(rows: Sequence[Row], proxy: str, streams: int) -> Row | None:
+def find_row(rows: Sequence[Row], proxy: str, streams: int) -> Row | None:
     return next((row for row in rows if (row.proxy, row.streams) == (proxy, streams)), None)
 
 
-def median(rows: Sequence[Row], proxy: str, streams: int, name: str) -> float | None:
-    row = find(rows, proxy, streams)
+def find_median(rows: Sequence[Row], proxy: str, streams: int, name: str) -> float | None:
+    row = find_row(rows, proxy, streams)
     return row.figures[name].median if row and name in row.figures else None

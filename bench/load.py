@@ -1,11 +1,11 @@
-"""A load generator for a running proxy: multi-turn agent sessions with growing history, closed loop
+"""Generates load on a running proxy: multi-turn agent sessions with a growing history, in a closed
 or open loop.
 
     .venv/bin/python bench/load.py --url http://127.0.0.1:8080 --sessions 64 --concurrency 16 --duration 30
 
-Closed loop (`--concurrency C`): C turns are under way at any time. Open loop (`--rate R`): turns
-begin by a Poisson clock, R a second, however many are still under way. Ends with a table; `--csv`
-and `--json` keep the run.
+Closed loop (`--concurrency C`): C turns run at any time. Open loop (`--rate R`): turns arrive as a
+Poisson process, R per second, however many still run. Prints a table at the end; `--csv` and
+`--json` save the results.
 """
 
 import argparse
@@ -21,17 +21,25 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from conversation import Conversation, Shape
+from conversation import Conversation, ConversationSettings
 from reading import Reader
-from samples import Sample, Slo, affinity_table, spread, summarise, table, write_csv
+from samples import (
+    Sample,
+    Slo,
+    compute_spread,
+    render_affinity,
+    render_table,
+    summarise,
+    write_csv,
+)
 
 _PROGRESS_S = 0.5
-# A generator that is this late itself measures itself, not the proxy.
+# A generator whose own loop is this late measures itself, not the proxy.
 _LAG_WARNING_MS = 20.0
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What the command line ordered."""
+    """The schedule that the command line asks for."""
 
     url: str
     key: str
@@ -46,21 +54,23 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Load:
-    """The running load. Sessions wait in `_ready` between their turns; a session that has had its
-    turns makes room for a new one."""
+    """The running load. Sessions wait in `_ready` between turns; one that has had all its turns is
+    replaced by a new one."""
 
-    def __init__(self, plan: Plan, shape: Shape, http: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, plan: Plan, settings: ConversationSettings, http: aiohttp.ClientSession
+    ) -> None:
         self.samples: list[Sample] = []
         self.in_flight = 0
         self.lag_s: list[float] = []
         self.started_s = time.perf_counter()
         self._plan = plan
-        self._shape = shape
+        self._settings = settings
         self._http = http
         self._opened = 0
         self._ready: deque[Conversation] = deque()
         self._resting: set[asyncio.Task[None]] = set()
-        path = "/v1/chat/completions" if shape.route == "chat" else "/v1/messages"
+        path = "/v1/chat/completions" if settings.route == "chat" else "/v1/messages"
         self._target = plan.url.rstrip("/") + path
 
     @property
@@ -90,12 +100,12 @@ class Load:
     async def _worker(self) -> None:
         while self.elapsed_s < self._plan.duration_s:
             if self._ready:
-                await self._turn(self._ready.popleft())
+                await self._run_turn(self._ready.popleft())
             else:
                 await asyncio.sleep(0.005)
 
     async def _open_loop(self, rate_per_s: float) -> None:
-        arrivals = random.Random(self._shape.seed)
+        arrivals = random.Random(self._settings.seed)
         due_s = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             while True:
@@ -103,14 +113,13 @@ class Load:
                 await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
                 if self.elapsed_s >= self._plan.duration_s:
                     return
-                # No session is free: a new one comes, or the load would wait for the proxy and not
-                # be open any more.
+                # If no session is free a new one opens; waiting for one would close the loop.
                 session = self._ready.popleft() if self._ready else self._open()
-                group.create_task(self._turn(session))
+                group.create_task(self._run_turn(session))
 
     def _open(self) -> Conversation:
         self._opened += 1
-        return Conversation(self._shape, self._opened)
+        return Conversation(self._settings, self._opened)
 
     async def _rest(self, session: Conversation) -> None:
         await asyncio.sleep(self._plan.think_s)
@@ -118,8 +127,8 @@ class Load:
 
     # --- one turn -------------------------------------------------------------------------------
 
-    async def _turn(self, session: Conversation) -> None:
-        body = session.body()
+    async def _run_turn(self, session: Conversation) -> None:
+        body = session.build_body()
         sample = Sample(
             session=session.session_id, turn=session.turn, started_s=time.perf_counter()
         )
@@ -127,7 +136,7 @@ class Load:
         self.in_flight += 1
         try:
             async with asyncio.timeout(self._plan.timeout_s):
-                await self._exchange(body, session.headers, reader)
+                await self._send(body, session.headers, reader)
         except TimeoutError:
             sample.error = "timeout"
         except aiohttp.ClientError as error:
@@ -137,22 +146,22 @@ class Load:
         sample.e2e_s = sample.e2e_s or time.perf_counter() - sample.started_s
         self.samples.append(sample)
         if sample.error is None:
-            session.record_success(reader.content)
+            session.record_reply(reader.content)
         else:
-            session.failed()
+            session.drop_turn()
         if session.turn >= self._plan.turns:
             session = self._open()
         rest = asyncio.create_task(self._rest(session))
         self._resting.add(rest)
         rest.add_done_callback(self._resting.discard)
 
-    async def _exchange(self, body: bytes, headers: dict[str, str], reader: Reader) -> None:
+    async def _send(self, body: bytes, headers: dict[str, str], reader: Reader) -> None:
         async with self._http.post(self._target, data=body, headers=headers) as response:
             reader.sample.backend = response.headers.get("x-ferrule-backend")
             reader.sample.affinity = response.headers.get("x-ferrule-affinity")
             if response.status != 200:
                 reader.sample.error = (
-                    f"status {response.status} {_error_type(await response.read())}"
+                    f"status {response.status} {_parse_error_type(await response.read())}"
                 )
                 return
             await reader.read(response.content)
@@ -160,19 +169,19 @@ class Load:
     # --- watching -------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Draws the progress line and takes the generator's own lag."""
+        """Prints the progress and measures the generator's own lag."""
         while True:
             before_s = time.perf_counter()
             await asyncio.sleep(_PROGRESS_S)
             self.lag_s.append(max(0.0, time.perf_counter() - before_s - _PROGRESS_S))
             if sys.stderr.isatty() or round(self.elapsed_s / _PROGRESS_S) % 10 == 0:
                 end = "\r" if sys.stderr.isatty() else "\n"
-                print(self._progress(), end=end, file=sys.stderr, flush=True)
+                print(self._format_progress(), end=end, file=sys.stderr, flush=True)
 
-    def _progress(self) -> str:
+    def _format_progress(self) -> str:
         recent_since_s = time.perf_counter() - 10
         recent = [s for s in self.samples[-2000:] if s.started_s + s.e2e_s >= recent_since_s]
-        ttft = spread([s.ttft_s for s in recent if s.ttft_s is not None])
+        ttft = compute_spread([s.ttft_s for s in recent if s.ttft_s is not None])
         errors = sum(s.error is not None for s in self.samples)
         tokens = sum(s.output_tokens for s in recent) / min(10.0, max(self.elapsed_s, 0.1))
         return (
@@ -183,7 +192,7 @@ class Load:
         )
 
 
-def _error_type(body: bytes) -> str:
+def _parse_error_type(body: bytes) -> str:
     try:
         error: Any = msgspec.json.decode(body)
         return str((error.get("detail") or error)["error"]["type"])
@@ -191,12 +200,12 @@ def _error_type(body: bytes) -> str:
         return "(no error type)"
 
 
-def _headers(key: str) -> dict[str, str]:
+def _build_headers(key: str) -> dict[str, str]:
     headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
     return {**headers, "authorization": f"Bearer {key}"} if key else headers
 
 
-async def _first_model(http: aiohttp.ClientSession, url: str) -> str:
+async def _fetch_first_model(http: aiohttp.ClientSession, url: str) -> str:
     async with http.get(url.rstrip("/") + "/v1/models") as response:
         response.raise_for_status()
         models = (await response.json())["data"]
@@ -222,14 +231,14 @@ async def _main(args: argparse.Namespace) -> int:
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(
-        connector=connector, timeout=timeout, headers=_headers(args.key), read_bufsize=1 << 20
+        connector=connector, timeout=timeout, headers=_build_headers(args.key), read_bufsize=1 << 20
     ) as http:
         try:
-            model = args.model or await _first_model(http, args.url)
+            model = args.model or await _fetch_first_model(http, args.url)
         except aiohttp.ClientError as error:
             print(f"load: {args.url} does not answer: {error}", file=sys.stderr)
             return 1
-        shape = Shape(
+        settings = ConversationSettings(
             model,
             args.route,
             args.system_tokens,
@@ -238,21 +247,23 @@ async def _main(args: argparse.Namespace) -> int:
             args.tools,
             args.seed,
         )
-        load = Load(plan, shape, http)
+        load = Load(plan, settings, http)
         try:
             await load.run()
         except asyncio.CancelledError:
-            print("\nload: interrupted; what was measured so far:", file=sys.stderr)
+            print("\nload: interrupted; the results so far:", file=sys.stderr)
     print(file=sys.stderr)
-    return _report(args, plan, shape, load)
+    return _print_report(args, plan, settings, load)
 
 
-def _report(args: argparse.Namespace, plan: Plan, shape: Shape, load: Load) -> int:
+def _print_report(
+    args: argparse.Namespace, plan: Plan, settings: ConversationSettings, load: Load
+) -> int:
     summary = summarise(load.samples, load.elapsed_s, plan.slo)
-    print(table(summary))
+    print(render_table(summary))
     if args.affinity:
-        print(affinity_table(summary.affinity))
-    lag = spread(load.lag_s)
+        print(render_affinity(summary.affinity))
+    lag = compute_spread(load.lag_s)
     if lag.p99 > _LAG_WARNING_MS:
         print(
             f"warning: the generator itself was late (p99 {lag.p99:.0f} ms): lower the load, or "
@@ -267,18 +278,19 @@ def _report(args: argparse.Namespace, plan: Plan, shape: Shape, load: Load) -> i
             "python": platform.python_version(),
             "processor": platform.processor(),
         }
-        ordered = {"plan": msgspec.structs.replace(plan, key=""), "shape": shape}
-        kept = {**ordered, "machine": machine, "generator_lag_ms": lag, "summary": summary}
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+        # the key must not end up in the file
+        inputs = {"plan": msgspec.structs.replace(plan, key=""), "shape": settings}
+        report = {**inputs, "machine": machine, "generator_lag_ms": lag, "summary": summary}
+        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
     return 0 if summary.completed and not summary.errors else 1
 
 
-def _range(text: str) -> tuple[int, int]:
+def _parse_range(text: str) -> tuple[int, int]:
     low, _, high = text.partition(":")
     return int(low), int(high or low)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -290,20 +302,20 @@ def _parser() -> argparse.ArgumentParser:
     pace.add_argument(
         "--concurrency",
         type=int,
-        help="closed loop: turns under way at any time (default: one per session)",
+        help="closed loop: turns that run at any time (default: one per session)",
     )
-    pace.add_argument("--rate", type=float, help="open loop: turns begun per second, on average")
+    pace.add_argument("--rate", type=float, help="open loop: turns started per second, on average")
     parser.add_argument(
-        "--sessions", type=int, default=16, help="sessions alive at a time (%(default)s)"
+        "--sessions", type=int, default=16, help="sessions open at a time (%(default)s)"
     )
     parser.add_argument(
-        "--duration", type=float, default=30, help="seconds in which turns begin (%(default)s)"
+        "--duration", type=float, default=30, help="seconds during which turns start (%(default)s)"
     )
     parser.add_argument(
         "--turns",
         type=int,
         default=10,
-        help="turns of a session before a new one takes its place (%(default)s)",
+        help="turns of a session before a new one replaces it (%(default)s)",
     )
     parser.add_argument(
         "--think-time",
@@ -319,7 +331,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--output-tokens",
-        type=_range,
+        type=_parse_range,
         default=(64, 64),
         metavar="N[:M]",
         help="max_tokens of a turn (64)",
@@ -343,7 +355,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    args = _parser().parse_args()
+    args = _build_parser().parse_args()
     try:
         import uvloop
 

@@ -1,10 +1,12 @@
-"""What is measured and how a run's report becomes figures. Each measurement takes one proxy; the
-rounds are the caller's.
+"""The measurements, and how the mock's report becomes figures. Each measures one proxy once; the
+caller repeats it in rounds.
 
-lockstep   the next token of a stream is sent when the client has the last one: the proxy is always
-busy, so its CPU per token is its cost requests   one-token requests back to back on 64 connections,
-short bodies; `big`: the 185 kB body of an agent on 16 paced      every stream gets 20 tokens a
-second and is followed by another: latency as users have it, and whether the proxy keeps up
+- lockstep: the mock sends a stream's next token when the client has the last one, so the proxy is
+  always busy: the CPU time of a token under saturation.
+- requests: one-token requests back to back, with short bodies on 64 connections; big requests: an
+  agent's body of 185 kB on 16.
+- paced: each stream gets 20 tokens a second, and another follows it: latency as users see it, and
+  whether the proxy keeps up.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 import bodies
-from figures import Row, figure
+from figures import Row, make_figure
 from rig import Proxy, Report, Rig
 
 BIG_KB = 185
@@ -24,12 +26,12 @@ _PACED_TOKENS = 30
 _PACED_INTERVAL_MS = 50
 _PACED_SECONDS = 2.0
 _KEEPS_UP_SHARE = 0.95
-# A slow proxy takes more than twenty seconds only to open 1,000 streams: it is not given so many.
+# A slow proxy needs over twenty seconds just to open 1,000 streams, so it is not measured there.
 _MOST_STREAMS_SLOW = 128
 
 
-class Gathered(msgspec.Struct):
-    """All rounds of one proxy in one measurement, as they come in."""
+class RoundValues(msgspec.Struct):
+    """Collects the rounds of one proxy in one measurement."""
 
     values: dict[str, list[float]] = {}
     errors: dict[str, int] = {}
@@ -44,15 +46,15 @@ class Gathered(msgspec.Struct):
         return Row(
             proxy,
             streams,
-            {name: figure(values) for name, values in self.values.items()},
+            {name: make_figure(values) for name, values in self.values.items()},
             self.errors,
             note,
         )
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """`group`: the field of Results its rows go to. `run(rig, proxy, streams, slow)` makes one
-    round of it."""
+    """`group`: the field of Results for its rows. `run(rig, proxy, streams, slow)` measures one
+    round."""
 
     group: str
     streams: int
@@ -60,19 +62,24 @@ class Measurement(msgspec.Struct, frozen=True):
     slow_too: bool = True
 
 
-def warm(rig: Rig, proxy: Proxy) -> None:
-    """Opens connections and fills caches; what it costs is nobody's figure."""
-    rig.order(
-        proxy, mode="requests", body=bodies.short(proxy.path), streams=4, tokens=1, seconds=0.5
+def warm_up(rig: Rig, proxy: Proxy) -> None:
+    """Opens connections and fills caches, unmeasured."""
+    rig.measure(
+        proxy,
+        mode="requests",
+        body=bodies.build_short(proxy.path),
+        streams=4,
+        tokens=1,
+        seconds=0.5,
     )
 
 
-def _in_lockstep(
+def _measure_lockstep(
     rig: Rig, proxy: Proxy, streams: int, slow: bool
 ) -> tuple[Report, dict[str, float]]:
     tokens = (_LOCKSTEP_TOKENS_SLOW if slow else _LOCKSTEP_TOKENS)[streams]
-    report = rig.order(
-        proxy, mode="lockstep", body=bodies.short(proxy.path), streams=streams, tokens=tokens
+    report = rig.measure(
+        proxy, mode="lockstep", body=bodies.build_short(proxy.path), streams=streams, tokens=tokens
     )
     figures = {
         "round_trip_p50_us": report.token_latency_us.p50,
@@ -81,33 +88,33 @@ def _in_lockstep(
     if proxy.pid and report.tokens:
         per_token = report.cpu_us / report.tokens
         figures |= {"us_per_token": per_token, "tokens_per_s_per_core": 1e6 / per_token}
-        # Later an allocator still has what it once took: only the first time says what so many
-        # streams need.
-        if streams > proxy.most_streams:
+        # An allocator keeps what it once took, so memory is measured only when the number of
+        # streams reaches a new peak.
+        if streams > proxy.peak_streams:
             figures["kb_per_stream"] = (report.rss_streaming_kb - proxy.idle_kb) / streams
-            proxy.most_streams = streams
+            proxy.peak_streams = streams
     return report, figures
 
 
-def _short_requests(
+def _measure_short_requests(
     rig: Rig, proxy: Proxy, streams: int, slow: bool
 ) -> tuple[Report, dict[str, float]]:
-    return _requests(rig, proxy, streams, bodies.short(proxy.path), slow)
+    return _measure_requests(rig, proxy, streams, bodies.build_short(proxy.path), slow)
 
 
-def _big_requests(
+def _measure_big_requests(
     rig: Rig, proxy: Proxy, streams: int, slow: bool
 ) -> tuple[Report, dict[str, float]]:
-    return _requests(rig, proxy, streams, bodies.agent(proxy.path, BIG_KB), slow)
+    return _measure_requests(rig, proxy, streams, bodies.build_agent(proxy.path, BIG_KB), slow)
 
 
-def _requests(
+def _measure_requests(
     rig: Rig, proxy: Proxy, streams: int, body: str, slow: bool
 ) -> tuple[Report, dict[str, float]]:
-    # A request of a slow proxy takes a good part of a second among so many: it needs longer for as
-    # true an average.
+    # Among so many, a request of a slow proxy takes most of a second; it needs longer for an
+    # average as accurate.
     seconds, warm_seconds = (5.0, 2.0) if slow else (1.5, 0.3)
-    report = rig.order(
+    report = rig.measure(
         proxy,
         mode="requests",
         body=body,
@@ -122,19 +129,21 @@ def _requests(
     return report, figures
 
 
-def _paced(rig: Rig, proxy: Proxy, streams: int, _slow: bool) -> tuple[Report, dict[str, float]]:
+def _measure_paced(
+    rig: Rig, proxy: Proxy, streams: int, _slow: bool
+) -> tuple[Report, dict[str, float]]:
     length_s = _PACED_TOKENS * _PACED_INTERVAL_MS / 1000
-    report = rig.order(
+    report = rig.measure(
         proxy,
         mode="paced",
-        body=bodies.short(proxy.path),
+        body=bodies.build_short(proxy.path),
         streams=streams,
         tokens=_PACED_TOKENS,
         interval_ms=_PACED_INTERVAL_MS,
         seconds=_PACED_SECONDS,
         warm_seconds=length_s + 0.1,
     )
-    # A stream rests for one interval between two replies.
+    # A stream pauses for one interval between two replies.
     offered = (
         streams * report.seconds * 1000 / _PACED_INTERVAL_MS * _PACED_TOKENS / (_PACED_TOKENS + 1)
     )
@@ -154,24 +163,24 @@ def keeps_up(row: Row) -> bool:
     return row.figures["kept_up"].median >= _KEEPS_UP_SHARE
 
 
-def plan() -> Iterator[Measurement]:
+def list_measurements() -> Iterator[Measurement]:
     for streams in _LOCKSTEP_TOKENS:
-        yield Measurement("lockstep", streams, _in_lockstep, streams <= _MOST_STREAMS_SLOW)
-    yield Measurement("requests", 64, _short_requests)
-    yield Measurement("big_requests", 16, _big_requests)
+        yield Measurement("lockstep", streams, _measure_lockstep, streams <= _MOST_STREAMS_SLOW)
+    yield Measurement("requests", 64, _measure_short_requests)
+    yield Measurement("big_requests", 16, _measure_big_requests)
     for streams in (16, 128, 1000):
-        yield Measurement("paced", streams, _paced, streams <= _MOST_STREAMS_SLOW)
+        yield Measurement("paced", streams, _measure_paced, streams <= _MOST_STREAMS_SLOW)
 
 
-def scaling(rig: Rig, proxy: Proxy, streams: int) -> tuple[Report, dict[str, float]]:
-    """Tokens per second of CPU that the busiest process spends: what limits a proxy of several
-    workers, each with a core of its own.
+def measure_scaling(rig: Rig, proxy: Proxy, streams: int) -> tuple[Report, dict[str, float]]:
+    """Tokens per second of CPU time of the busiest process, which limits a proxy whose workers have
+    a core each.
 
-    Paced, and with as many streams per worker whatever their number, so that each token wakes a
-    worker as often. Wall-clock throughput would say nothing: the mock takes a core for itself, and
-    there are as few as two.
+    Paced, with the same number of streams per worker, so that tokens wake a worker equally often.
+    Wall-clock throughput would measure the machine: the mock needs a core, and there may be only
+    two.
     """
-    report, figures = _paced(rig, proxy, streams, _slow=False)
+    report, figures = _measure_paced(rig, proxy, streams, _slow=False)
     busiest = max(report.cpu_us_by_pid.values(), default=0.0)
     if not busiest:
         return report, {}

@@ -1,7 +1,7 @@
-"""Starts the mock and the proxies on their CPUs, gives orders to the mock, and ends everything it
+"""Starts the mock and the proxies on their CPUs, sends orders to the mock, and stops everything it
 started.
 
-Proxies run on the first CPU this process may use, the mock (backend and clients) on the last.
+Proxies run on the first CPU available to this process, the mock (backend and clients) on the last.
 """
 
 import os
@@ -19,7 +19,7 @@ from types import TracebackType
 
 import msgspec
 
-from peers import KEY, ROOT, Launch, Peer, Place
+from peers import KEY, ROOT, Launch, Peer, Placement
 
 MOCK = ROOT / "bench/mock/target/release/ferrule-bench-mock"
 _READY_S = 90.0
@@ -34,7 +34,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """One run as the mock saw it; its fields are `run::Report` of bench/mock."""
+    """One run as the mock measured it: `run::Report` in bench/mock."""
 
     seconds: float = 0.0
     requests: int = 0
@@ -49,7 +49,7 @@ class Report(msgspec.Struct):
 
 
 class Proxy(msgspec.Struct):
-    """A proxy that stands. Pid 0: no proxy, the mock itself."""
+    """A running proxy. Pid 0: no proxy, but the mock itself."""
 
     name: str
     path: str
@@ -57,16 +57,16 @@ class Proxy(msgspec.Struct):
     pid: int
     idle_kb: int = 0
     admin_port: int = 0
-    most_streams: int = 0
-    """The largest number it has had open at a time."""
+    peak_streams: int = 0
+    """The most streams it has had open at a time."""
 
 
 class Rig:
-    """A context: everything started in it is ended with it."""
+    """A context manager that stops everything it started."""
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="ferrule-bench-"))
-        self.backend_port = free_port()
+        self.backend_port = find_free_port()
         self._running: list[subprocess.Popen[str]] = []
         self._logs: dict[int, Path] = {}
         allowed = sorted(os.sched_getaffinity(0))
@@ -77,7 +77,7 @@ class Rig:
         self._mock = self._start(
             [str(MOCK), str(self.backend_port)], self._mock_cpus, {}, pipes=True
         )
-        wait_for(f"http://127.0.0.1:{self.backend_port}/health", self._mock)
+        wait_until_ready(f"http://127.0.0.1:{self.backend_port}/health", self._mock)
         return self
 
     def __exit__(
@@ -92,45 +92,49 @@ class Rig:
 
     @property
     def direct(self) -> Proxy:
-        """No proxy at all: what every other row is compared with."""
+        """No proxy: the baseline of all other rows."""
         return Proxy("direct", "/v1/chat/completions", self.backend_port, 0)
 
     def launch(self, peer: Peer, workers: int = 1, every_cpu: bool = False) -> Proxy:
-        """Raises RuntimeError with the end of its log when the proxy does not become ready."""
-        place = Place(free_port(), free_port(), self.backend_port, self.directory, workers)
-        launch: Launch = peer.launch(place)
+        """Raises RuntimeError with the end of its log if the proxy does not become ready."""
+        placement = Placement(
+            find_free_port(), find_free_port(), self.backend_port, self.directory, workers
+        )
+        launch: Launch = peer.launch(placement)
         cpus = os.sched_getaffinity(0) if every_cpu else self._proxy_cpus
         process = self._start(launch.argv, cpus, launch.env)
-        wait_for(launch.ready_url, process, self._logs[process.pid])
+        wait_until_ready(launch.ready_url, process, self._logs[process.pid])
         return Proxy(
             peer.name,
             peer.path,
-            place.port,
+            placement.port,
             process.pid,
-            resident_kb(process.pid),
-            place.admin_port,
+            measure_resident_kb(process.pid),
+            placement.admin_port,
         )
 
     def start_backend(self, argv: list[str]) -> None:
-        """Another backend in the place of the mock: what is launched from now on stands in front of
-        it."""
-        self.backend_port = free_port()
+        """Starts another backend in place of the mock; proxies launched later use it."""
+        self.backend_port = find_free_port()
         process = self._start([*argv, "--port", str(self.backend_port)], self._mock_cpus, {})
-        wait_for(f"http://127.0.0.1:{self.backend_port}/health", process, self._logs[process.pid])
+        wait_until_ready(
+            f"http://127.0.0.1:{self.backend_port}/health", process, self._logs[process.pid]
+        )
 
-    def order(self, proxy: Proxy, **order: object) -> Report:
-        """One run; the caller names mode, body, streams, tokens and times (see `run::Order`)."""
-        pids = [int(pid) for pid in tree(proxy.pid)] if proxy.pid else []
+    def measure(self, proxy: Proxy, **order: object) -> Report:
+        """Runs one measurement. `order`: mode, body, streams, tokens and times, as `run::Order` in
+        bench/mock has them."""
+        pids = [int(pid) for pid in list_process_tree(proxy.pid)] if proxy.pid else []
         line = msgspec.json.encode(
             {"port": proxy.port, "path": proxy.path, "key": KEY, "pids": pids, **order}
         )
         assert self._mock.stdin is not None and self._mock.stdout is not None
         self._mock.stdin.write(line.decode() + "\n")
         self._mock.stdin.flush()
-        answer = self._mock.stdout.readline()
-        if not answer:
-            raise RuntimeError("the mock ended")
-        return msgspec.json.decode(answer, type=Report)
+        report = self._mock.stdout.readline()
+        if not report:
+            raise RuntimeError("the mock exited")
+        return msgspec.json.decode(report, type=Report)
 
     def end(self, proxy: Proxy) -> None:
         for process in self._running:
@@ -159,18 +163,18 @@ class Rig:
         return process
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def wait_for(url: str, process: subprocess.Popen[str], log: Path | None = None) -> None:
+def wait_until_ready(url: str, process: subprocess.Popen[str], log: Path | None = None) -> None:
     deadline = time.monotonic() + _READY_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            with urllib.request.urlopen(url, timeout=1) as answer:
-                if answer.status == 200:
+            with urllib.request.urlopen(url, timeout=1) as response:
+                if response.status == 200:
                     return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
@@ -178,8 +182,8 @@ def wait_for(url: str, process: subprocess.Popen[str], log: Path | None = None) 
     raise RuntimeError(f"{url} did not become ready\n{tail}")
 
 
-def tree(pid: int) -> list[str]:
-    """The process and all that descend from it."""
+def list_process_tree(pid: int) -> list[str]:
+    """The process ids of a process and its descendants."""
     children: dict[str, list[str]] = {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -187,16 +191,16 @@ def tree(pid: int) -> list[str]:
         except OSError:
             continue
         children.setdefault(parent, []).append(entry)
-    found, left = [], [str(pid)]
-    while left:
-        found.append(left.pop())
-        left += children.get(found[-1], [])
-    return found
+    pids, unvisited = [], [str(pid)]
+    while unvisited:
+        pids.append(unvisited.pop())
+        unvisited += children.get(pids[-1], [])
+    return pids
 
 
-def resident_kb(pid: int) -> int:
+def measure_resident_kb(pid: int) -> int:
     total = 0
-    for member in tree(pid):
+    for member in list_process_tree(pid):
         try:
             status = Path(f"/proc/{member}/status").read_text()
         except OSError:
@@ -208,7 +212,7 @@ def resident_kb(pid: int) -> int:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """The whole group: a proxy may have started workers of its own."""
+    """Stops the whole process group, since a proxy may have started workers."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)

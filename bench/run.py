@@ -1,10 +1,10 @@
-"""`make bench`: ferrule, a direct connection, nginx and the peers that are installed, turn by turn
-in one run against one mock.
+"""`make bench`: measures ferrule, a direct connection, nginx and installed peers in turn, in one run
+against one mock.
 
     .venv/bin/python bench/run.py [--rounds 3] [--only ferrule,nginx] [--skip counting,scaling] [--output FILE]
 
-Writes bench/results/last.json, the charts beside it and the tables of bench/README.md, and ends
-with the tables. Nothing is printed that this run did not measure.
+Writes bench/results/last.json, the charts beside it and the tables in bench/README.md, and prints
+the tables. All numbers are from this run.
 """
 
 import argparse
@@ -26,8 +26,8 @@ import measures
 import model
 import peers
 import tables
-from figures import Contender, Counting, Results, Row, figure
-from measures import Gathered, Measurement
+from figures import Contender, CountingSpeed, Results, Row, make_figure
+from measures import Measurement, RoundValues
 from peers import Peer
 from rig import Proxy, Rig
 
@@ -35,20 +35,22 @@ RESULTS = Path(__file__).resolve().parent / "results/last.json"
 
 
 def main() -> int:
-    args = _parser().parse_args()
+    args = _build_parser().parse_args()
     began = time.monotonic()
-    wanted = [peer for peer in peers.PEERS if not args.only or peer.name in args.only.split(",")]
-    contenders = [_contender(peer) for peer in wanted]
-    here = [peer for peer, contender in zip(wanted, contenders, strict=True) if contender.version]
+    selected = [peer for peer in peers.PEERS if not args.only or peer.name in args.only.split(",")]
+    contenders = [_probe_contender(peer) for peer in selected]
+    installed = [
+        peer for peer, contender in zip(selected, contenders, strict=True) if contender.version
+    ]
     results = Results(
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=0.0,
-        machine=_machine(),
+        machine=_describe_machine(),
         command="bench/run.py " + " ".join(sys.argv[1:]),
         contenders=contenders,
     )
     with Rig() as rig:
-        _compare(rig, here, contenders, args.rounds, results)
+        _compare(rig, installed, contenders, args.rounds, results)
         if "scaling" not in args.skip:
             results.scaling = _scale(rig, args.rounds)
         if "counting" not in args.skip:
@@ -59,11 +61,11 @@ def main() -> int:
     charts.write_all(results, args.output.parent)
     if args.output == RESULTS:
         model.write_readme(results)
-    print("\n" + tables.text(results))
+    print("\n" + tables.render(results))
     return 0
 
 
-def _contender(peer: Peer) -> Contender:
+def _probe_contender(peer: Peer) -> Contender:
     try:
         return Contender(peer.name, peer.translates, peer.version())
     except (FileNotFoundError, subprocess.CalledProcessError, ImportError) as error:
@@ -74,42 +76,43 @@ def _contender(peer: Peer) -> Contender:
 
 
 def _compare(
-    rig: Rig, here: Sequence[Peer], contenders: list[Contender], rounds: int, results: Results
+    rig: Rig, installed: Sequence[Peer], contenders: list[Contender], rounds: int, results: Results
 ) -> None:
-    """All proxies stand for the whole comparison; each measurement goes from one to the next, and
-    all of it `rounds` times."""
-    standing: list[tuple[Proxy, bool]] = [(rig.direct, False)]
-    for peer in here:
-        contender = next(one for one in contenders if one.name == peer.name)
+    """Starts all proxies, then takes each measurement of each proxy in turn, `rounds` times."""
+    running: list[tuple[Proxy, bool]] = [(rig.direct, False)]
+    for peer in installed:
+        contender = next(known for known in contenders if known.name == peer.name)
         try:
             proxy = rig.launch(peer)
             contender.idle_mb = round(proxy.idle_kb / 1000, 1)
-            measures.warm(rig, proxy)
-            standing.append((proxy, peer.slow))
+            measures.warm_up(rig, proxy)
+            running.append((proxy, peer.slow))
         except RuntimeError as error:
             contender.version, contender.missing = None, f"did not start: {error}"
-    plan = list(measures.plan())
-    gathered: dict[tuple[int, str], Gathered] = {}
+    plan = list(measures.list_measurements())
+    values: dict[tuple[int, str], RoundValues] = {}
     for number in range(rounds):
-        for place, measurement in enumerate(plan):
-            for proxy, slow in standing:
+        for index, measurement in enumerate(plan):
+            for proxy, slow in running:
                 if not slow or measurement.slow_too:
-                    part = gathered.setdefault((place, proxy.name), Gathered())
-                    _one(rig, proxy, slow, measurement, part)
-            _say(number, rounds, measurement)
-    for (place, name), part in gathered.items():
-        rows: list[Row] = getattr(results, plan[place].group)
-        rows.append(part.row(name, plan[place].streams))
-    for proxy, _ in standing[1:]:
+                    part = values.setdefault((index, proxy.name), RoundValues())
+                    _measure_round(rig, proxy, slow, measurement, part)
+            _print_progress(number, rounds, measurement)
+    for (index, name), part in values.items():
+        rows: list[Row] = getattr(results, plan[index].group)
+        rows.append(part.row(name, plan[index].streams))
+    for proxy, _ in running[1:]:
         rig.end(proxy)
 
 
-def _one(rig: Rig, proxy: Proxy, slow: bool, measurement: Measurement, part: Gathered) -> None:
-    report, found = measurement.run(rig, proxy, measurement.streams, slow)
-    part.add(report, found)
+def _measure_round(
+    rig: Rig, proxy: Proxy, slow: bool, measurement: Measurement, part: RoundValues
+) -> None:
+    report, figures = measurement.run(rig, proxy, measurement.streams, slow)
+    part.add(report, figures)
 
 
-def _say(number: int, rounds: int, measurement: Measurement) -> None:
+def _print_progress(number: int, rounds: int, measurement: Measurement) -> None:
     print(
         f"round {number + 1}/{rounds}: {measurement.group} at {measurement.streams}",
         file=sys.stderr,
@@ -121,30 +124,32 @@ def _say(number: int, rounds: int, measurement: Measurement) -> None:
 
 
 def _scale(rig: Rig, rounds: int) -> list[Row]:
-    """One worker on the proxies' CPU; two on all there are."""
-    standing = {
+    """One worker on the proxies' CPU, and two on all CPUs."""
+    running = {
         workers: rig.launch(peers.FERRULE, workers, every_cpu=workers > 1) for workers in (1, 2)
     }
-    gathered = {workers: Gathered() for workers in standing}
-    for proxy in standing.values():
-        measures.warm(rig, proxy)
+    values = {workers: RoundValues() for workers in running}
+    for proxy in running.values():
+        measures.warm_up(rig, proxy)
     for _ in range(rounds):
-        for workers, proxy in standing.items():
-            report, found = measures.scaling(rig, proxy, workers * measures.SCALING_STREAMS)
-            gathered[workers].add(report, found)
-    for proxy in standing.values():
+        for workers, proxy in running.items():
+            report, figures = measures.measure_scaling(
+                rig, proxy, workers * measures.SCALING_STREAMS
+            )
+            values[workers].add(report, figures)
+    for proxy in running.values():
         rig.end(proxy)
     return [
         part.row(f"ferrule ×{workers}", workers * measures.SCALING_STREAMS)
-        for workers, part in gathered.items()
+        for workers, part in values.items()
     ]
 
 
-def _count(rig: Rig) -> list[Counting]:
-    text = bodies.agent(peers.MESSAGES, measures.BIG_KB)
-    rows = counting.measure(text, peers.CACHE, rig.directory)
+def _count(rig: Rig) -> list[CountingSpeed]:
+    text = bodies.build_agent(peers.MESSAGES, measures.BIG_KB)
+    rows = counting.measure_all(text, peers.CACHE, rig.directory)
     return [
-        Counting(row["tokenizer"], row["counter"], figure(row["speeds"]), row["tokens"])
+        CountingSpeed(row["tokenizer"], row["counter"], make_figure(row["speeds"]), row["tokens"])
         for row in rows
     ]
 
@@ -152,7 +157,7 @@ def _count(rig: Rig) -> list[Counting]:
 # --- the machine --------------------------------------------------------------------------------
 
 
-def _machine() -> dict[str, str | int]:
+def _describe_machine() -> dict[str, str | int]:
     names = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -168,7 +173,7 @@ def _machine() -> dict[str, str | int]:
     }
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -176,11 +181,14 @@ def _parser() -> argparse.ArgumentParser:
         "--rounds", type=int, default=3, help="medians are over this many (%(default)s)"
     )
     parser.add_argument(
-        "--only", default="", help="proxies by name, comma-separated; direct is always there"
+        "--only", default="", help="names of proxies, comma-separated; direct is always included"
     )
-    parser.add_argument("--skip", default="", help="scaling, counting")
+    parser.add_argument("--skip", default="", help="measurements to skip: scaling, counting")
     parser.add_argument(
-        "--output", type=Path, default=RESULTS, help="the JSON; charts go beside it (%(default)s)"
+        "--output",
+        type=Path,
+        default=RESULTS,
+        help="the JSON file; charts are written beside it (%(default)s)",
     )
     return parser
 

@@ -1,8 +1,7 @@
-"""What a load run measured, and the figures made of it: percentiles, goodput under an SLO, errors
-by kind, affinity.
+"""The samples of a load run, and their summary: percentiles, goodput under an SLO, errors by kind,
+affinity.
 
-Times are seconds here and milliseconds in what is printed. Knows nothing of HTTP or of how the load
-was made.
+Samples are in seconds, summaries in milliseconds. Knows nothing of HTTP or schedules.
 """
 
 import csv
@@ -14,7 +13,7 @@ import msgspec
 
 
 class Sample(msgspec.Struct):
-    """One turn of one session. `error` is None when the reply came whole."""
+    """One turn of one session. `error` is None for a complete reply."""
 
     session: str
     turn: int
@@ -39,7 +38,7 @@ class Sample(msgspec.Struct):
 
 
 class Slo(msgspec.Struct, frozen=True):
-    """A reply is good when it is whole and within each limit that is set (milliseconds)."""
+    """A reply is good if it is complete and within every limit that is set (milliseconds)."""
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
@@ -59,7 +58,7 @@ class Slo(msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct):
-    """Milliseconds. `count` 0: nothing was measured, and the figures mean nothing."""
+    """Milliseconds. `count` 0: nothing was measured, and the other fields are meaningless."""
 
     count: int = 0
     mean: float = 0.0
@@ -71,15 +70,15 @@ class Spread(msgspec.Struct):
 
 
 class Affinity(msgspec.Struct):
-    """Where the turns of sessions went. `returned`: share of later turns served by the backend of
-    the turn before."""
+    """Where the turns of sessions went. `returned`: share of turns after a session's first that the
+    backend of the turn before served."""
 
     decisions: dict[str, int]
     turns_by_backend: dict[str, int]
     returned: float | None
     cached_share: float | None
-    """Input tokens read from the engine's prefix cache, of all input tokens; None when no engine
-    reported any."""
+    """Share of input tokens read from the engines' prefix caches; None if no engine reported
+    any."""
 
 
 class Summary(msgspec.Struct):
@@ -100,7 +99,7 @@ class Summary(msgspec.Struct):
     affinity: Affinity
 
 
-def spread(values_s: Sequence[float]) -> Spread:
+def compute_spread(values_s: Sequence[float]) -> Spread:
     if not values_s:
         return Spread()
     ordered = sorted(values_s)
@@ -136,17 +135,17 @@ def summarise(samples: Sequence[Sample], seconds: float, slo: Slo) -> Summary:
         output_tokens_per_s=round(output / span, 1),
         input_tokens=sum(sample.input_tokens + sample.cache_read_tokens for sample in samples),
         output_tokens=output,
-        ttft_ms=spread([sample.ttft_s for sample in whole if sample.ttft_s is not None]),
-        itl_ms=spread([gap for sample in whole for gap in sample.gaps_s]),
-        tpot_ms=spread([tpot for sample in whole if (tpot := sample.tpot_s) is not None]),
-        e2e_ms=spread([sample.e2e_s for sample in whole]),
+        ttft_ms=compute_spread([sample.ttft_s for sample in whole if sample.ttft_s is not None]),
+        itl_ms=compute_spread([gap for sample in whole for gap in sample.gaps_s]),
+        tpot_ms=compute_spread([tpot for sample in whole if (tpot := sample.tpot_s) is not None]),
+        e2e_ms=compute_spread([sample.e2e_s for sample in whole]),
         goodput_per_s=round(good / span, 3),
         good_share=round(good / len(samples), 4) if samples else 0.0,
-        affinity=affinity(samples),
+        affinity=compute_affinity(samples),
     )
 
 
-def affinity(samples: Sequence[Sample]) -> Affinity:
+def compute_affinity(samples: Sequence[Sample]) -> Affinity:
     last: dict[str, str] = {}
     later = returned = 0
     for sample in sorted(samples, key=lambda sample: sample.started_s):
@@ -170,8 +169,8 @@ def affinity(samples: Sequence[Sample]) -> Affinity:
     )
 
 
-def table(summary: Summary) -> str:
-    """The summary as a person reads it."""
+def render_table(summary: Summary) -> str:
+    """The summary as a table of text."""
     rows = [
         f"{'':10s}{'count':>9s}{'mean':>10s}{'p50':>10s}{'p90':>10s}{'p95':>10s}{'p99':>10s}{'max':>10s}   (ms)",
     ]
@@ -198,7 +197,7 @@ def table(summary: Summary) -> str:
     return "\n".join(rows)
 
 
-def affinity_table(part: Affinity) -> str:
+def render_affinity(part: Affinity) -> str:
     rows = [
         "affinity: "
         + (
@@ -217,7 +216,7 @@ def affinity_table(part: Affinity) -> str:
 
 
 def write_csv(path: Path, samples: Sequence[Sample]) -> None:
-    """One row a request; the gaps between tokens are left to the JSON's percentiles."""
+    """One row per request, without the gaps between tokens: the JSON has their percentiles."""
     columns = [name for name in Sample.__struct_fields__ if name != "gaps_s"]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)

@@ -1,9 +1,9 @@
-"""`make soak`: ten minutes at 300 streams, a fifth of which their clients abort; prints how memory,
-descriptors and gauges move.
+"""`make soak`: runs 300 streams for ten minutes, of which clients abort a fifth, and prints the
+growth of memory and descriptors.
 
     .venv/bin/python bench/soak.py [--seconds 600] [--streams 300]
 
-Exit status 1 when something grows that should not, or when anything is left over at the end.
+Exit status 1 if memory or descriptors grow, a stream is left at the end, or a reply failed.
 """
 
 import argparse
@@ -20,11 +20,11 @@ import aiohttp
 import msgspec
 
 from peers import FERRULE
-from rig import Proxy, Rig, resident_kb, tree
+from rig import Proxy, Rig, list_process_tree, measure_resident_kb
 
 _ABORTED_SHARE = 0.2
 _SAMPLE_S = 5.0
-# Caches and pools fill up at first; what grows afterwards is a leak.
+# Caches and pools fill up at first; growth after that is a leak.
 _WARM_SHARE = 0.3
 _MOST_KB_PER_MIN = 300.0
 _MOST_FDS_PER_MIN = 3.0
@@ -44,26 +44,25 @@ class Tally(msgspec.Struct):
     failed: int = 0
 
 
-async def _client(
+async def _run_client(
     http: aiohttp.ClientSession, url: str, until_s: float, dice: random.Random, tally: Tally
 ) -> None:
-    """One stream after another, all of one session; every fifth is left in the middle."""
-    # Sessions are remembered until they rest. Were each stream a new one, the table of them would
-    # look like a leak.
+    """One stream after another, all of one session; aborts every fifth on average."""
+    # Sessions are remembered for a while, so a new one per stream would look like a leak.
     headers = {"x-claude-code-session-id": str(dice.random())}
     while time.monotonic() < until_s:
         tokens = dice.randint(10, 80)
         leaves_at = dice.randint(1, tokens) if dice.random() < _ABORTED_SHARE else None
-        said = {"role": "user", "content": f"{dice.random()} [[tokens:{tokens}]]"}
-        body = {"model": "m", "max_tokens": 200, "stream": True, "messages": [said]}
+        message = {"role": "user", "content": f"{dice.random()} [[tokens:{tokens}]]"}
+        body = {"model": "m", "max_tokens": 200, "stream": True, "messages": [message]}
         try:
-            async with http.post(url, data=msgspec.json.encode(body), headers=headers) as answer:
+            async with http.post(url, data=msgspec.json.encode(body), headers=headers) as response:
                 seen, ended = 0, False
-                async for line in answer.content:
+                async for line in response.content:
                     seen += line.startswith(b"event: content_block_delta")
                     ended = ended or line.startswith(b"event: message_stop")
                     if leaves_at is not None and seen >= leaves_at:
-                        answer.close()
+                        response.close()
                         break
                 tally.aborted += leaves_at is not None and not ended
                 tally.whole += ended
@@ -78,7 +77,7 @@ async def _watch(
     begun_s = time.monotonic()
     while True:
         await asyncio.sleep(_SAMPLE_S)
-        point = await _look(http, proxy, admin, time.monotonic() - begun_s)
+        point = await _take_point(http, proxy, admin, time.monotonic() - begun_s)
         points.append(point)
         print(
             f"{point.at_s:6.0f} s {point.resident_kb:8d} kB {point.descriptors:5d} descriptors "
@@ -87,21 +86,25 @@ async def _watch(
         )
 
 
-async def _look(http: aiohttp.ClientSession, proxy: Proxy, admin: str, at_s: float) -> Point:
-    async with http.get(f"{admin}/metrics") as answer:
-        found = re.findall(r"^ferrule_streams_active\S* (\S+)$", await answer.text(), re.MULTILINE)
-    return Point(at_s, resident_kb(proxy.pid), _descriptors(proxy.pid), sum(map(float, found)))
+async def _take_point(http: aiohttp.ClientSession, proxy: Proxy, admin: str, at_s: float) -> Point:
+    async with http.get(f"{admin}/metrics") as response:
+        gauges = re.findall(
+            r"^ferrule_streams_active\S* (\S+)$", await response.text(), re.MULTILINE
+        )
+    return Point(
+        at_s, measure_resident_kb(proxy.pid), _count_descriptors(proxy.pid), sum(map(float, gauges))
+    )
 
 
-def _descriptors(pid: int) -> int:
+def _count_descriptors(pid: int) -> int:
     return sum(
         len(os.listdir(f"/proc/{member}/fd"))
-        for member in tree(pid)
+        for member in list_process_tree(pid)
         if Path(f"/proc/{member}/fd").exists()
     )
 
 
-def slope_per_min(points: list[Point], name: str) -> float:
+def fit_slope_per_min(points: list[Point], name: str) -> float:
     if len(points) < 3:
         return 0.0
     times = [point.at_s / 60 for point in points]
@@ -120,20 +123,20 @@ async def _soak(proxy: Proxy, admin: str, seconds: float, streams: int) -> int:
         until_s = time.monotonic() + seconds
         async with asyncio.TaskGroup() as group:
             for number in range(streams):
-                group.create_task(_client(http, url, until_s, random.Random(number), tally))
+                group.create_task(_run_client(http, url, until_s, random.Random(number), tally))
         watcher.cancel()
         await asyncio.sleep(_SAMPLE_S)
-        last = await _look(http, proxy, admin, seconds)
+        last = await _take_point(http, proxy, admin, seconds)
     settled = [
         point for point in points if point.at_s >= _WARM_SHARE * seconds and point.at_s <= seconds
     ]
-    return _report(tally, settled, last)
+    return _print_report(tally, settled, last)
 
 
-def _report(tally: Tally, settled: list[Point], last: Point) -> int:
+def _print_report(tally: Tally, settled: list[Point], last: Point) -> int:
     memory, descriptors = (
-        slope_per_min(settled, "resident_kb"),
-        slope_per_min(settled, "descriptors"),
+        fit_slope_per_min(settled, "resident_kb"),
+        fit_slope_per_min(settled, "descriptors"),
     )
     rows = (
         ("memory", f"{memory:+.1f} kB a minute", memory <= _MOST_KB_PER_MIN),

@@ -4,8 +4,8 @@ they are reached."""
 import xml.etree.ElementTree as ET
 
 import pytest
-from bench.affinity import Results, missed, simulate
-from bench.affinity_chart import chart
+from bench.affinity import Results, find_missed_bars, simulate
+from bench.affinity_chart import draw_chart
 from bench.affinity_model import World
 
 
@@ -15,7 +15,7 @@ def results() -> Results:
 
 
 def test_the_bars_are_reached(results: Results) -> None:
-    assert missed(results) == []
+    assert find_missed_bars(results) == []
 
 
 def test_a_hot_user_is_spread_by_session(results: Results) -> None:
@@ -39,7 +39,7 @@ def test_the_same_seed_gives_the_same_scores() -> None:
 def test_the_chart_has_a_row_for_each_policy(results: Results) -> None:
     texts = [
         element.text
-        for element in ET.fromstring(chart(results.even)).iter()
+        for element in ET.fromstring(draw_chart(results.even)).iter()
         if element.tag.endswith("text")
     ]
     assert {score.policy for score in results.even} <= set(texts)
