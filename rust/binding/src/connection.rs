@@ -26,11 +26,11 @@ const ONE_PACKET_BYTES: usize = 16 << 10;
 #[pyclass(frozen, weakref, module = "ferrule._core")]
 pub struct UpstreamConnection {
     poller: Option<Py<Poller>>,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ConnectionState {
     transport: Option<Py<PyAny>>,
     /// The socket, while the poller reads it.
     descriptor: Option<RawFd>,
@@ -62,7 +62,7 @@ impl UpstreamConnection {
         Some(transport.clone_ref(py))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -152,7 +152,7 @@ impl UpstreamConnection {
     #[new]
     #[pyo3(signature = (poller=None))]
     fn new(poller: Option<Py<Poller>>) -> Self {
-        Self { poller, state: Mutex::new(State::default()) }
+        Self { poller, state: Mutex::new(ConnectionState::default()) }
     }
 
     /// Sends a request, in parts, and feeds its response to `stream`; `waiter` (a future) gets its

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
+use ferrule_core::histogram::Histogram;
 use pyo3::prelude::*;
 
-#[pyclass(frozen, module = "ferrule._core")]
-pub struct Histogram(pub Arc<ferrule_core::histogram::Histogram>);
+#[pyclass(frozen, name = "Histogram", module = "ferrule._core")]
+pub struct PyHistogram(pub Arc<Histogram>);
 
 #[pymethods]
-impl Histogram {
+impl PyHistogram {
     #[new]
     fn new(edges: Vec<f64>) -> Self {
-        Self(Arc::new(ferrule_core::histogram::Histogram::new(&edges)))
+        Self(Arc::new(Histogram::new(&edges)))
     }
 
     fn observe(&self, seconds: f64) {

@@ -36,16 +36,16 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(translator::translate_reply, module)?)?;
     module.add_function(wrap_pyfunction!(translator::backend_error, module)?)?;
     module.add_class::<stream::ResponseStream>()?;
-    module.add_class::<histogram::Histogram>()?;
+    module.add_class::<histogram::PyHistogram>()?;
     module.add_class::<deadlines::StreamDeadlines>()?;
-    module.add_class::<options::Outcome>()?;
+    module.add_class::<options::PyOutcome>()?;
     module.add_class::<options::ResponseEnd>()?;
     module.add_class::<options::ResponsePolicy>()?;
     module.add_class::<options::ResponseSpec>()?;
     module.add_class::<options::ResponseOptions>()?;
     module.add_class::<poller::Poller>()?;
     module.add_class::<connection::UpstreamConnection>()?;
-    module.add_class::<tokenizer::Tokenizer>()?;
-    module.add_class::<translator::Translator>()?;
+    module.add_class::<tokenizer::PyTokenizer>()?;
+    module.add_class::<translator::PyTranslator>()?;
     Ok(())
 }

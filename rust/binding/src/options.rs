@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ferrule_core::chat_passthrough::{ChatOptions, ChatPassthrough};
 use ferrule_core::options::{Options, Reasoning};
-use ferrule_core::outcome;
+use ferrule_core::outcome::Outcome;
 use ferrule_core::response_reader::ResponseMode;
 use ferrule_core::stop_reason::StopReason;
 use ferrule_core::translator::Translator;
@@ -167,8 +167,8 @@ pub enum ResponseEnd {
     Aborted,
 }
 
-#[pyclass(frozen, get_all, module = "ferrule._core")]
-pub struct Outcome {
+#[pyclass(frozen, get_all, name = "Outcome", module = "ferrule._core")]
+pub struct PyOutcome {
     input_tokens: u64,
     output_tokens: u64,
     cache_read_tokens: u64,
@@ -179,8 +179,8 @@ pub struct Outcome {
     fault_status: Option<u16>,
 }
 
-impl From<outcome::Outcome> for Outcome {
-    fn from(outcome: outcome::Outcome) -> Self {
+impl From<Outcome> for PyOutcome {
+    fn from(outcome: Outcome) -> Self {
         let fault = outcome.fault;
         Self {
             input_tokens: outcome.usage.input_tokens,

@@ -28,10 +28,10 @@ const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 #[pyclass(frozen, module = "ferrule._core")]
 pub struct Poller {
     epoll: OwnedFd,
-    state: Mutex<State>,
+    state: Mutex<PollerState>,
 }
 
-struct State {
+struct PollerState {
     /// By descriptor.
     readers: Vec<Option<Arc<dyn Readable>>>,
     buffer: Vec<u8>,
@@ -46,7 +46,7 @@ pub trait Readable: Send + Sync {
 }
 
 impl Poller {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PollerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,7 +104,7 @@ impl Poller {
     #[new]
     fn new() -> PyResult<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(os_error)?;
-        let state = State { readers: Vec::new(), buffer: vec![0; READ_BYTES] };
+        let state = PollerState { readers: Vec::new(), buffer: vec![0; READ_BYTES] };
         Ok(Self { epoll, state: Mutex::new(state) })
     }
 

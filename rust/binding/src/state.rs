@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use ferrule_core::error::{ErrorKind, Fault};
-use ferrule_core::histogram::Histogram as Buckets;
+use ferrule_core::histogram::Histogram;
 use ferrule_core::message::PING;
 use ferrule_core::response_reader::{ConnectionFate, End, Progress, ResponseMode, ResponseReader};
 use pyo3::prelude::*;
@@ -38,7 +38,7 @@ pub struct Timing {
     pub delta_at: f64,
 }
 
-pub struct State {
+pub struct StreamState {
     pub spec: Py<ResponseSpec>,
     pub deadlines: Py<StreamDeadlines>,
     pub mode: ResponseMode,
@@ -50,11 +50,11 @@ pub struct State {
     /// None where the response is not streamed to the client.
     pub client: Option<ClientWriter>,
     pub on_first_event: Option<Py<PyAny>>,
-    pub per_token: Option<Arc<Buckets>>,
+    pub per_token: Option<Arc<Histogram>>,
     pub timing: Timing,
 }
 
-impl State {
+impl StreamState {
     /// Feeds what was read and sends what the client gets for it. `Some(fate)`: the response is
     /// over, and that is what becomes of the backend's connection.
     pub fn advance(
@@ -130,9 +130,9 @@ impl State {
         let timing = &mut self.timing;
         if deltas > 0 {
             if timing.delta_at > 0.0
-                && let Some(buckets) = &self.per_token
+                && let Some(histogram) = &self.per_token
             {
-                buckets.observe((now - timing.delta_at) / deltas as f64, deltas);
+                histogram.observe((now - timing.delta_at) / deltas as f64, deltas);
             }
             timing.delta_at = now;
             timing.progress_at = now;

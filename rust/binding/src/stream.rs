@@ -18,10 +18,10 @@ use crate::client_writer::{CHUNK_HEAD_BYTES, ClientWriter};
 use crate::clock::now_s;
 use crate::deadlines::StreamDeadlines;
 use crate::effects::{Effects, UpstreamHandle};
-use crate::histogram::Histogram;
+use crate::histogram::PyHistogram;
 use crate::io::{ReadEvent, SocketWriter};
-use crate::options::{Outcome, ResponseEnd, ResponseSpec};
-use crate::state::{Attempt, State, Timing};
+use crate::options::{PyOutcome, ResponseEnd, ResponseSpec};
+use crate::state::{Attempt, StreamState, Timing};
 
 /// The shared output buffer is given back past this.
 const KEPT_BUFFER_BYTES: usize = 1 << 20;
@@ -33,12 +33,12 @@ thread_local! {
 
 #[pyclass(frozen, module = "ferrule._core")]
 pub struct ResponseStream {
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     is_client_paused: AtomicBool,
 }
 
 impl ResponseStream {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -106,14 +106,14 @@ impl ResponseStream {
         transport: Option<Py<PyAny>>,
         descriptor: Option<RawFd>,
         is_chunked: bool,
-        per_token: Option<&Histogram>,
+        per_token: Option<&PyHistogram>,
     ) -> Self {
         let now = now_s();
         let client = transport.map(|transport| {
             ClientWriter::new(SocketWriter::new(transport, descriptor), is_chunked, now)
         });
         let timing = Timing { began_at: now, first_event_at: 0.0, progress_at: now, delta_at: 0.0 };
-        let state = State {
+        let state = StreamState {
             mode: spec.get().begin(),
             spec,
             deadlines,
@@ -254,7 +254,7 @@ impl ResponseStream {
     }
 
     #[getter]
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> PyOutcome {
         self.lock().mode.outcome().into()
     }
 

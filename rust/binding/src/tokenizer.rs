@@ -1,18 +1,17 @@
 //! The gateway's own tokenizers, counting without the GIL.
 
+use ferrule_core::tokens::Tokenizer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-#[pyclass(frozen, module = "ferrule._core")]
-pub struct Tokenizer(ferrule_core::tokens::Tokenizer);
+#[pyclass(frozen, name = "Tokenizer", module = "ferrule._core")]
+pub struct PyTokenizer(Tokenizer);
 
 #[pymethods]
-impl Tokenizer {
+impl PyTokenizer {
     #[new]
     fn new(name: &str) -> PyResult<Self> {
-        ferrule_core::tokens::Tokenizer::load(name)
-            .map(Self)
-            .map_err(|error| PyValueError::new_err(error.to_string()))
+        Tokenizer::load(name).map(Self).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
     fn count(&self, py: Python<'_>, texts: Vec<String>) -> usize {

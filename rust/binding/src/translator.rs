@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use ferrule_core::translator::Translator as Core;
+use ferrule_core::translator::Translator;
 use ferrule_core::{failure, reply, translator};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::options::{Outcome, ResponseOptions};
+use crate::options::{PyOutcome, ResponseOptions};
 
-#[pyclass(module = "ferrule._core")]
-pub struct Translator(Core);
+#[pyclass(name = "Translator", module = "ferrule._core")]
+pub struct PyTranslator(Translator);
 
 #[pymethods]
-impl Translator {
+impl PyTranslator {
     #[new]
     fn new(options: &ResponseOptions) -> Self {
-        Self(Core::new(Arc::clone(&options.0)))
+        Self(Translator::new(Arc::clone(&options.0)))
     }
 
     fn feed<'py>(&mut self, py: Python<'py>, data: &[u8]) -> Bound<'py, PyBytes> {
@@ -32,7 +32,7 @@ impl Translator {
     }
 
     #[getter]
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> PyOutcome {
         self.0.stream().outcome().into()
     }
 }
@@ -42,7 +42,7 @@ pub fn fold<'py>(
     py: Python<'py>,
     options: &ResponseOptions,
     body: &[u8],
-) -> (Bound<'py, PyBytes>, Outcome) {
+) -> (Bound<'py, PyBytes>, PyOutcome) {
     let (message, outcome) = translator::fold(Arc::clone(&options.0), body);
     (PyBytes::new(py, &message), outcome.into())
 }
@@ -52,7 +52,7 @@ pub fn translate_reply<'py>(
     py: Python<'py>,
     options: &ResponseOptions,
     body: &[u8],
-) -> (Bound<'py, PyBytes>, Outcome) {
+) -> (Bound<'py, PyBytes>, PyOutcome) {
     let (message, outcome) = reply::translate(Arc::clone(&options.0), body);
     (PyBytes::new(py, &message), outcome.into())
 }

@@ -14,7 +14,7 @@ use crate::text::{SurrogateJoiner, Unit, decode, escape_into, skip_blank, unit};
 /// text.
 #[derive(Debug, Default)]
 pub struct ArgumentScan {
-    state: State,
+    state: ScanState,
     depth: u32,
     is_string: bool,
     is_escape: bool,
@@ -27,7 +27,7 @@ pub struct ArgumentScan {
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ScanState {
     #[default]
     Before,
     Inside,
@@ -41,28 +41,28 @@ impl ArgumentScan {
         let mut start = 0;
         loop {
             match self.state {
-                State::Done => return "",
-                State::Foreign => {
+                ScanState::Done => return "",
+                ScanState::Foreign => {
                     self.foreign.push_str(&fragment[start..]);
                     return "";
                 }
-                State::Inside => return &fragment[..self.walk(fragment, 0)],
-                State::Before => {
+                ScanState::Inside => return &fragment[..self.walk(fragment, 0)],
+                ScanState::Before => {
                     start += skip_blank(&fragment[start..]);
                     if start == fragment.len() {
                         return "";
                     }
                     if fragment.as_bytes()[start] != b'{' {
                         self.state =
-                            if self.has_placeholder { State::Done } else { State::Foreign };
+                            if self.has_placeholder { ScanState::Done } else { ScanState::Foreign };
                         continue;
                     }
-                    self.state = State::Inside;
+                    self.state = ScanState::Inside;
                     self.is_empty = true;
                     let end = self.walk(fragment, start);
-                    if self.state == State::Done && self.is_empty {
+                    if self.state == ScanState::Done && self.is_empty {
                         self.has_placeholder = true;
-                        self.state = State::Before;
+                        self.state = ScanState::Before;
                         start = end;
                         continue;
                     }
@@ -99,7 +99,7 @@ impl ArgumentScan {
                 '}' | ']' => {
                     self.depth = self.depth.saturating_sub(1);
                     if self.depth == 0 {
-                        self.state = State::Done;
+                        self.state = ScanState::Done;
                         return at;
                     }
                 }
@@ -115,34 +115,34 @@ impl ArgumentScan {
 
     /// Anything but blank text came.
     pub fn has_begun(&self) -> bool {
-        self.state != State::Before || self.has_placeholder
+        self.state != ScanState::Before || self.has_placeholder
     }
 
     /// The object is closed, or `{}` came, which may still turn out to be a placeholder.
     pub fn is_complete(&self) -> bool {
-        self.state == State::Done || self.is_placeholder()
+        self.state == ScanState::Done || self.is_placeholder()
     }
 
     /// The object is closed, and whatever comes is not part of it.
     pub fn is_settled(&self) -> bool {
-        self.state == State::Done
+        self.state == ScanState::Done
     }
 
     fn is_placeholder(&self) -> bool {
-        self.has_placeholder && self.state == State::Before
+        self.has_placeholder && self.state == ScanState::Before
     }
 
     /// What remains to be written when the call ends: `{}` if nothing was, and the object that a
     /// quoted text held.
     pub fn end(&mut self) -> Cow<'static, str> {
         let rest = match self.state {
-            State::Inside => Cow::Borrowed(""),
-            State::Done if !self.has_placeholder => Cow::Borrowed(""),
-            State::Done | State::Before => Cow::Borrowed("{}"),
-            State::Foreign => unquoted(&self.foreign).map_or(Cow::Borrowed("{}"), Cow::Owned),
+            ScanState::Inside => Cow::Borrowed(""),
+            ScanState::Done if !self.has_placeholder => Cow::Borrowed(""),
+            ScanState::Done | ScanState::Before => Cow::Borrowed("{}"),
+            ScanState::Foreign => unquoted(&self.foreign).map_or(Cow::Borrowed("{}"), Cow::Owned),
         };
-        if self.state != State::Inside {
-            self.state = State::Done;
+        if self.state != ScanState::Inside {
+            self.state = ScanState::Done;
             self.has_placeholder = false;
         }
         rest

@@ -20,7 +20,7 @@ const MAX_HELD_BYTES: usize = 256 << 10;
 
 pub struct ChatPassthrough {
     decoder: Decoder,
-    state: State,
+    state: PassthroughState,
 }
 
 /// What the client asked for.
@@ -32,7 +32,7 @@ pub struct ChatOptions {
     pub hide_usage: bool,
 }
 
-struct State {
+struct PassthroughState {
     options: ChatOptions,
     held: Vec<u8>,
     outcome: Outcome,
@@ -45,7 +45,7 @@ struct State {
 impl ChatPassthrough {
     #[must_use]
     pub fn new(options: ChatOptions) -> Self {
-        let state = State {
+        let state = PassthroughState {
             options,
             held: Vec::new(),
             outcome: Outcome::default(),
@@ -110,7 +110,7 @@ impl ChatPassthrough {
     }
 }
 
-impl State {
+impl PassthroughState {
     fn event(&mut self, data: &[u8], out: &mut Vec<u8>) -> ControlFlow<()> {
         if self.is_over {
             return ControlFlow::Break(());

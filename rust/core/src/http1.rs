@@ -182,11 +182,11 @@ fn keep_alive(head: &ResponseHead, is_http_1_1: bool) -> bool {
 /// Takes the framing off a body, read by read.
 #[derive(Debug)]
 pub struct Body {
-    state: State,
+    state: BodyState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum BodyState {
     /// That many bytes of a body with Content-Length are to come.
     Length(u64),
     UntilClose,
@@ -222,16 +222,16 @@ enum State {
 impl Body {
     pub fn new(framing: Framing) -> Self {
         let state = match framing {
-            Framing::Length(0) | Framing::None => State::Complete,
-            Framing::Length(length) => State::Length(length),
-            Framing::Chunked => State::Size { size: 0, digits: 0 },
-            Framing::UntilClose => State::UntilClose,
+            Framing::Length(0) | Framing::None => BodyState::Complete,
+            Framing::Length(length) => BodyState::Length(length),
+            Framing::Chunked => BodyState::Size { size: 0, digits: 0 },
+            Framing::UntilClose => BodyState::UntilClose,
         };
         Self { state }
     }
 
     pub fn is_complete(&self) -> bool {
-        self.state == State::Complete
+        self.state == BodyState::Complete
     }
 
     /// The next fragment of payload, borrowed from `input`, which is moved past it. None: `input`
@@ -240,18 +240,19 @@ impl Body {
     pub fn feed<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, HttpFault> {
         while let Some((&byte, rest)) = input.split_first() {
             match self.state {
-                State::Complete => return Ok(None),
-                State::UntilClose => return Ok(Some(std::mem::take(input))),
-                State::Length(left) => {
+                BodyState::Complete => return Ok(None),
+                BodyState::UntilClose => return Ok(Some(std::mem::take(input))),
+                BodyState::Length(left) => {
                     let fragment = take(input, left);
                     let left = left - fragment.len() as u64;
-                    self.state = if left == 0 { State::Complete } else { State::Length(left) };
+                    self.state =
+                        if left == 0 { BodyState::Complete } else { BodyState::Length(left) };
                     return Ok(Some(fragment));
                 }
-                State::Data(left) => {
+                BodyState::Data(left) => {
                     let fragment = take(input, left);
                     let left = left - fragment.len() as u64;
-                    self.state = if left == 0 { State::DataCr } else { State::Data(left) };
+                    self.state = if left == 0 { BodyState::DataCr } else { BodyState::Data(left) };
                     return Ok(Some(fragment));
                 }
                 framing => {
@@ -265,10 +266,10 @@ impl Body {
 
     /// The connection has ended.
     pub fn eof(&mut self) -> Result<(), HttpFault> {
-        if !matches!(self.state, State::Complete | State::UntilClose) {
+        if !matches!(self.state, BodyState::Complete | BodyState::UntilClose) {
             return Err(HttpFault::Truncated);
         }
-        self.state = State::Complete;
+        self.state = BodyState::Complete;
         Ok(())
     }
 }
@@ -281,32 +282,34 @@ fn take<'a>(input: &mut &'a [u8], at_most: u64) -> &'a [u8] {
 }
 
 /// One byte of chunk framing (RFC 9112, 7.1).
-fn step(state: State, byte: u8) -> Result<State, HttpFault> {
+fn step(state: BodyState, byte: u8) -> Result<BodyState, HttpFault> {
     Ok(match (state, byte) {
-        (State::Size { size, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') if digits < 16 => {
-            State::Size { size: size << 4 | u64::from(hex_value(byte)), digits: digits + 1 }
+        (BodyState::Size { size, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
+            if digits < 16 =>
+        {
+            BodyState::Size { size: size << 4 | u64::from(hex_value(byte)), digits: digits + 1 }
         }
-        (State::Size { size, digits: 1.. } | State::Extension { size, .. }, b'\r') => {
-            State::SizeLf { size }
+        (BodyState::Size { size, digits: 1.. } | BodyState::Extension { size, .. }, b'\r') => {
+            BodyState::SizeLf { size }
         }
-        (State::Size { size, digits: 1.. }, b';' | b' ' | b'\t') => {
-            State::Extension { size, skipped: 1 }
+        (BodyState::Size { size, digits: 1.. }, b';' | b' ' | b'\t') => {
+            BodyState::Extension { size, skipped: 1 }
         }
-        (State::Extension { size, skipped }, b'\t' | b' '..=b'~' | 0x80..) => {
-            State::Extension { size, skipped: bounded(skipped)? }
+        (BodyState::Extension { size, skipped }, b'\t' | b' '..=b'~' | 0x80..) => {
+            BodyState::Extension { size, skipped: bounded(skipped)? }
         }
-        (State::SizeLf { size: 0 }, b'\n') => State::TrailerStart { skipped: 0 },
-        (State::SizeLf { size }, b'\n') => State::Data(size),
-        (State::DataCr, b'\r') => State::DataLf,
-        (State::DataLf, b'\n') => State::Size { size: 0, digits: 0 },
-        (State::TrailerStart { .. }, b'\r') => State::LastLf,
-        (State::Trailer { skipped }, b'\r') => State::TrailerLf { skipped },
+        (BodyState::SizeLf { size: 0 }, b'\n') => BodyState::TrailerStart { skipped: 0 },
+        (BodyState::SizeLf { size }, b'\n') => BodyState::Data(size),
+        (BodyState::DataCr, b'\r') => BodyState::DataLf,
+        (BodyState::DataLf, b'\n') => BodyState::Size { size: 0, digits: 0 },
+        (BodyState::TrailerStart { .. }, b'\r') => BodyState::LastLf,
+        (BodyState::Trailer { skipped }, b'\r') => BodyState::TrailerLf { skipped },
         (
-            State::TrailerStart { skipped } | State::Trailer { skipped },
+            BodyState::TrailerStart { skipped } | BodyState::Trailer { skipped },
             b'\t' | b' '..=b'~' | 0x80..,
-        ) => State::Trailer { skipped: bounded(skipped)? },
-        (State::TrailerLf { skipped }, b'\n') => State::TrailerStart { skipped },
-        (State::LastLf, b'\n') => State::Complete,
+        ) => BodyState::Trailer { skipped: bounded(skipped)? },
+        (BodyState::TrailerLf { skipped }, b'\n') => BodyState::TrailerStart { skipped },
+        (BodyState::LastLf, b'\n') => BodyState::Complete,
         _ => return Err(HttpFault::Chunk),
     })
 }

@@ -55,7 +55,7 @@ pub use crate::sink::{Event, PING, Sink, SseSink};
 pub use crate::stop_reason::StopReason;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum MessageStage {
     Waiting,
     Streaming,
     Over,
@@ -64,7 +64,7 @@ enum Stage {
 #[derive(Debug)]
 pub struct MessageStream {
     options: Arc<Options>,
-    stage: Stage,
+    stage: MessageStage,
     has_started: bool,
     sequencer: Sequencer,
     usage: UsageTracker,
@@ -85,7 +85,7 @@ impl MessageStream {
     pub fn new(options: impl Into<Arc<Options>>) -> Self {
         let options = options.into();
         Self {
-            stage: Stage::Waiting,
+            stage: MessageStage::Waiting,
             has_started: false,
             sequencer: Sequencer::new(Arc::clone(&options)),
             usage: UsageTracker::default(),
@@ -105,7 +105,7 @@ impl MessageStream {
     // What comes in
 
     pub fn chunk(&mut self, chunk: &Chunk<'_>, sink: &mut impl Sink) {
-        if self.stage == Stage::Over || self.is_budget_spent {
+        if self.stage == MessageStage::Over || self.is_budget_spent {
             return;
         }
         if let Some(error) = &chunk.error {
@@ -115,7 +115,7 @@ impl MessageStream {
         if let Some(usage) = chunk.usage {
             self.usage.set_usage(usage);
         }
-        if self.stage == Stage::Waiting {
+        if self.stage == MessageStage::Waiting {
             if !chunk.is_event() {
                 return;
             }
@@ -137,7 +137,7 @@ impl MessageStream {
         for call in &chunk.tool_calls {
             self.tool_delta(call, sink);
         }
-        if !chunk.finish.is_empty() && self.stage != Stage::Over {
+        if !chunk.finish.is_empty() && self.stage != MessageStage::Over {
             let matched = chunk.matched_stop.map(clean_stop);
             if self.stop.finish(chunk.finish, matched.as_deref()) == Finish::Failed {
                 self.fail_finish(sink);
@@ -147,13 +147,15 @@ impl MessageStream {
 
     /// `[DONE]`.
     pub fn done(&mut self, sink: &mut impl Sink) {
-        if self.stage == Stage::Over || self.is_budget_spent {
+        if self.stage == MessageStage::Over || self.is_budget_spent {
             return;
         }
         if !self.stop.has_finished() {
             let message = match self.stage {
-                Stage::Waiting => "the backend sent an empty reply",
-                Stage::Streaming | Stage::Over => "the backend ended the stream without finishing",
+                MessageStage::Waiting => "the backend sent an empty reply",
+                MessageStage::Streaming | MessageStage::Over => {
+                    "the backend ended the stream without finishing"
+                }
             };
             return self.fail(ErrorKind::Api, message, sink);
         }
@@ -167,16 +169,16 @@ impl MessageStream {
     /// Ends the message with an error; before the first event nothing is written, and the fault
     /// only recorded.
     pub fn fail(&mut self, kind: ErrorKind, message: &str, sink: &mut impl Sink) {
-        if self.stage == Stage::Over {
+        if self.stage == MessageStage::Over {
             return;
         }
-        if self.stage == Stage::Streaming {
+        if self.stage == MessageStage::Streaming {
             if self.options.close_block_on_error {
                 self.sequencer.truncate(sink);
             }
             sink.event(Event::Error { kind, message });
         }
-        self.stage = Stage::Over;
+        self.stage = MessageStage::Over;
         self.fault = Some(Fault { kind, message: message.to_owned() });
     }
 
@@ -189,7 +191,7 @@ impl MessageStream {
     }
 
     pub fn is_over(&self) -> bool {
-        self.stage == Stage::Over
+        self.stage == MessageStage::Over
     }
 
     pub fn outcome(&self) -> Outcome {
@@ -263,14 +265,14 @@ impl MessageStream {
     }
 
     fn tool_delta(&mut self, delta: &ToolDelta<'_>, sink: &mut impl Sink) {
-        if self.stage == Stage::Over {
+        if self.stage == MessageStage::Over {
             return;
         }
         self.usage.count_delta();
         self.end_split(sink);
         self.end_reasoning(sink);
         self.end_content(sink);
-        if !self.options.discard_output && self.stage != Stage::Over {
+        if !self.options.discard_output && self.stage != MessageStage::Over {
             let result = self.sequencer.call(delta, sink);
             self.check(result, sink);
         }
@@ -279,7 +281,7 @@ impl MessageStream {
     // What they really are
 
     fn reasoning(&mut self, text: &str, sink: &mut impl Sink) {
-        if text.is_empty() || self.is_thinking_over || self.stage == Stage::Over {
+        if text.is_empty() || self.is_thinking_over || self.stage == MessageStage::Over {
             return;
         }
         if self.options.budget_tokens.is_some_and(|budget| self.reasoning_deltas >= budget) {
@@ -301,7 +303,7 @@ impl MessageStream {
     }
 
     fn text(&mut self, text: &str, sink: &mut impl Sink) {
-        if text.is_empty() || self.options.discard_output || self.stage == Stage::Over {
+        if text.is_empty() || self.options.discard_output || self.stage == MessageStage::Over {
             return;
         }
         let result = self.sequencer.text(text, sink);
@@ -317,7 +319,7 @@ impl MessageStream {
     // Ends
 
     fn start(&mut self, sink: &mut impl Sink) {
-        self.stage = Stage::Streaming;
+        self.stage = MessageStage::Streaming;
         self.has_started = true;
         sink.event(Event::MessageStart {
             id: &escape(&self.options.message_id),
@@ -349,7 +351,7 @@ impl MessageStream {
         self.end_split(sink);
         self.end_reasoning(sink);
         self.end_content(sink);
-        if self.stage == Stage::Over {
+        if self.stage == MessageStage::Over {
             return;
         }
         self.sequencer.end(sink);
@@ -359,7 +361,7 @@ impl MessageStream {
         sink.event(Event::MessageDelta { stop_reason, stop_sequence, usage: self.usage.usage() });
         sink.event(Event::MessageStop);
         self.stop_reason = Some(stop_reason);
-        self.stage = Stage::Over;
+        self.stage = MessageStage::Over;
     }
 
     fn fail_finish(&mut self, sink: &mut impl Sink) {

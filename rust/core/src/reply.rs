@@ -19,15 +19,15 @@ pub use crate::failure::{BackendFailure, backend_error};
 #[derive(Deserialize)]
 struct Completion<'a> {
     #[serde(borrow, default)]
-    choices: Option<Vec<Choice<'a>>>,
+    choices: Option<Vec<CompletionChoice<'a>>>,
     #[serde(borrow, default)]
     usage: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
-struct Choice<'a> {
+struct CompletionChoice<'a> {
     #[serde(borrow)]
-    message: Option<Message<'a>>,
+    message: Option<CompletionMessage<'a>>,
     #[serde(borrow, default)]
     finish_reason: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -37,7 +37,7 @@ struct Choice<'a> {
 }
 
 #[derive(Deserialize)]
-struct Message<'a> {
+struct CompletionMessage<'a> {
     #[serde(borrow, default)]
     content: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -45,21 +45,21 @@ struct Message<'a> {
     #[serde(borrow, default)]
     reasoning_content: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    tool_calls: Option<Vec<ToolCall<'a>>>,
+    tool_calls: Option<Vec<CompletionToolCall<'a>>>,
     #[serde(borrow, default)]
-    function_call: Option<Function<'a>>,
+    function_call: Option<CompletionFunction<'a>>,
 }
 
 #[derive(Deserialize)]
-struct ToolCall<'a> {
+struct CompletionToolCall<'a> {
     #[serde(borrow, default)]
     id: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    function: Option<Function<'a>>,
+    function: Option<CompletionFunction<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Function<'a> {
+struct CompletionFunction<'a> {
     #[serde(borrow, default)]
     name: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -117,7 +117,7 @@ fn failed(error: BackendError) -> Chunk<'static> {
     Chunk { error: Some(error), ..Chunk::default() }
 }
 
-fn calls<'a>(message: &Message<'a>) -> Vec<ToolDelta<'a>> {
+fn calls<'a>(message: &CompletionMessage<'a>) -> Vec<ToolDelta<'a>> {
     let calls = message.tool_calls.iter().flatten().map(|call| (call.id, call.function.as_ref()));
     let legacy = message.function_call.iter().map(|function| (None, Some(function)));
     let deltas = calls.chain(legacy).zip(0..).map(|((id, function), index)| ToolDelta {

@@ -177,7 +177,7 @@ pub struct Progress {
     pub end: Option<End>,
 }
 
-enum Stage {
+enum ReadStage {
     Head(Vec<u8>),
     Events(Body),
     Collect(Body),
@@ -185,7 +185,7 @@ enum Stage {
 }
 
 pub struct ResponseReader {
-    stage: Stage,
+    stage: ReadStage,
     head: Option<ResponseHead>,
     collected: Vec<u8>,
     fault: Option<String>,
@@ -206,7 +206,7 @@ pub enum ConnectionFate {
 impl Default for ResponseReader {
     fn default() -> Self {
         Self {
-            stage: Stage::Head(Vec::new()),
+            stage: ReadStage::Head(Vec::new()),
             head: None,
             collected: Vec::new(),
             fault: None,
@@ -226,17 +226,17 @@ impl ResponseReader {
     /// The backend has closed the connection.
     pub fn eof(&mut self, mode: &mut ResponseMode, out: &mut Vec<u8>) -> Progress {
         let before = mode.deltas();
-        let end = match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Over => None,
-            Stage::Head(buffer) if buffer.is_empty() => Some(End::NoResponse),
-            Stage::Head(_) => Some(
+        let end = match std::mem::replace(&mut self.stage, ReadStage::Over) {
+            ReadStage::Over => None,
+            ReadStage::Head(buffer) if buffer.is_empty() => Some(End::NoResponse),
+            ReadStage::Head(_) => Some(
                 self.fail("the backend closed the connection inside the response head".to_owned()),
             ),
-            Stage::Events(mut body) => Some(match body.eof() {
+            ReadStage::Events(mut body) => Some(match body.eof() {
                 Ok(()) => Self::events_end(mode, out),
                 Err(fault) => self.fail(fault.to_string()),
             }),
-            Stage::Collect(mut body) => Some(match body.eof() {
+            ReadStage::Collect(mut body) => Some(match body.eof() {
                 Ok(()) => End::Collected,
                 Err(fault) => self.fail(fault.to_string()),
             }),
@@ -247,9 +247,9 @@ impl ResponseReader {
     /// The connection was reset.
     pub fn lost(&mut self) -> Progress {
         let end = match &self.stage {
-            Stage::Over => None,
-            Stage::Head(buffer) if buffer.is_empty() => Some(End::NoResponse),
-            Stage::Head(_) | Stage::Events(_) | Stage::Collect(_) => {
+            ReadStage::Over => None,
+            ReadStage::Head(buffer) if buffer.is_empty() => Some(End::NoResponse),
+            ReadStage::Head(_) | ReadStage::Events(_) | ReadStage::Collect(_) => {
                 Some(self.fail("the backend's connection was lost".to_owned()))
             }
         };
@@ -293,7 +293,7 @@ impl ResponseReader {
         mut input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<End>, String> {
-        if let Stage::Head(buffer) = &mut self.stage {
+        if let ReadStage::Head(buffer) = &mut self.stage {
             buffer.extend_from_slice(input);
             let Some((head, length)) =
                 http1::parse_head(buffer).map_err(|fault| fault.to_string())?
@@ -327,9 +327,9 @@ impl ResponseReader {
             );
         }
         self.stage = if head.status == 200 && wants_stream {
-            Stage::Events(body)
+            ReadStage::Events(body)
         } else {
-            Stage::Collect(body)
+            ReadStage::Collect(body)
         };
         self.head = Some(head);
         Ok(())
@@ -343,8 +343,8 @@ impl ResponseReader {
     ) -> Result<Option<End>, String> {
         let keep_alive = self.head.as_ref().is_some_and(|head| head.keep_alive);
         match &mut self.stage {
-            Stage::Head(_) | Stage::Over => Ok(None),
-            Stage::Events(body) => {
+            ReadStage::Head(_) | ReadStage::Over => Ok(None),
+            ReadStage::Events(body) => {
                 while let Some(payload) = body.feed(input).map_err(|fault| fault.to_string())? {
                     mode.feed(payload, out);
                     if mode.is_over() {
@@ -353,7 +353,7 @@ impl ResponseReader {
                 }
                 if mode.is_over() {
                     let body = std::mem::replace(body, Body::new(Framing::None));
-                    self.stage = Stage::Over;
+                    self.stage = ReadStage::Over;
                     self.fate = if keep_alive { drain(body, input) } else { ConnectionFate::Close };
                     return Ok(Some(if mode.outcome().fault.is_some() {
                         End::Broken
@@ -362,7 +362,7 @@ impl ResponseReader {
                     }));
                 }
                 if body.is_complete() {
-                    self.stage = Stage::Over;
+                    self.stage = ReadStage::Over;
                     self.fate = if keep_alive && input.is_empty() {
                         ConnectionFate::Reuse
                     } else {
@@ -372,7 +372,7 @@ impl ResponseReader {
                 }
                 Ok(None)
             }
-            Stage::Collect(body) => {
+            ReadStage::Collect(body) => {
                 while let Some(payload) = body.feed(input).map_err(|fault| fault.to_string())? {
                     if self.collected.len() + payload.len() > MAX_BODY_BYTES {
                         return Err("the backend's answer is too long".to_owned());
@@ -382,7 +382,7 @@ impl ResponseReader {
                 if !body.is_complete() {
                     return Ok(None);
                 }
-                self.stage = Stage::Over;
+                self.stage = ReadStage::Over;
                 self.fate = if keep_alive && input.is_empty() {
                     ConnectionFate::Reuse
                 } else {
@@ -399,7 +399,7 @@ impl ResponseReader {
     }
 
     fn fail(&mut self, fault: String) -> End {
-        self.stage = Stage::Over;
+        self.stage = ReadStage::Over;
         self.fate = ConnectionFate::Close;
         self.fault = Some(fault);
         End::Broken
