@@ -1,5 +1,4 @@
-//! The client's side of a streamed response: the head before the first byte, chunked coding, and
-//! nothing after the last one.
+//! The client's side of a streamed response: head, chunked coding, last chunk.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -19,7 +18,7 @@ pub struct ClientWriter {
     is_chunked: bool,
     /// Of the response; empty once it was sent.
     head: Vec<u8>,
-    /// The client has the head, so that nothing can have a status any more.
+    /// The client has the head: a status can no longer be sent.
     pub is_committed: bool,
     /// The last byte was written.
     pub is_finished: bool,
@@ -46,7 +45,8 @@ impl ClientWriter {
         }
     }
 
-    /// The client's socket is about to be closed: nothing is written to it any more.
+    /// The client's socket is about to be closed: nothing more is written to it. Drop the writer
+    /// outside the lock.
     pub fn lose(&mut self) {
         self.writer = None;
     }

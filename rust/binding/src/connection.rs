@@ -89,8 +89,8 @@ impl UpstreamConnection {
         Ok(())
     }
 
-    /// A read while there is no stream: the end of the last response's framing, or something nobody
-    /// asked for.
+    /// A read while there is no stream: the end of the last response's framing, or unsolicited
+    /// bytes.
     fn handle_idle_read(&self, event: &ReadEvent<'_>) -> ConnectionFate {
         match (event, self.lock().tail.take()) {
             (ReadEvent::Bytes(bytes), Some(body)) => drain(body, bytes),
@@ -181,8 +181,8 @@ impl UpstreamConnection {
         connection.send(py, &transport, &parts)
     }
 
-    /// At once: the rest of a request that the backend has answered without reading it would hold
-    /// the connection for ever.
+    /// Aborts and does not flush: a backend that responded without reading the whole request would
+    /// keep the connection open for ever.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.forget_socket();
         let mut state = self.lock();
@@ -199,7 +199,7 @@ impl UpstreamConnection {
         !state.is_closed && state.stream.is_none() && state.tail.is_none()
     }
 
-    /// Is open, whether or not the end of the last reply's framing is still to come.
+    /// Open, even if the end of the last response's framing is still to come.
     #[getter]
     fn is_open(&self) -> bool {
         !self.lock().is_closed

@@ -1,5 +1,6 @@
 //! The side effects of a response, run after its lock is released: on the backend's connection, the
-//! client's transport, the waiting coroutine. Each of them may call back into the response.
+//! client's transport, the waiting coroutine. Each of them may call back into the response, so none
+//! runs under its lock.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -54,7 +55,7 @@ impl UpstreamHandle {
     }
 }
 
-/// What remains to be done outside the lock.
+/// The effects of one step, collected under the lock.
 #[derive(Default)]
 pub struct Effects {
     /// What the client's socket did not take, for its transport.

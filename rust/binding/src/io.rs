@@ -1,5 +1,5 @@
-//! What arrives at a socket, and the way out to a peer: bytes go straight to its socket as long as
-//! it takes them, and to its transport when it does not.
+//! Read events, and writes to a peer: bytes go straight to its socket while that accepts them, else
+//! to its transport.
 
 use std::os::fd::{BorrowedFd, RawFd};
 
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rustix::net::{SendFlags, send};
 
-/// What happened on a backend's connection.
+/// One read of a backend's connection.
 pub enum ReadEvent<'a> {
     Bytes(&'a [u8]),
     Eof,
@@ -30,7 +30,7 @@ pub struct SocketWriter {
     transport: Py<PyAny>,
     /// Open until the peer's `connection_lost`, where the writer is dropped.
     descriptor: Option<RawFd>,
-    /// The transport holds nothing back, so writing past it keeps the order.
+    /// The transport has nothing buffered, so bypassing it keeps the order.
     is_transport_empty: bool,
 }
 
@@ -39,9 +39,10 @@ impl SocketWriter {
         Self { transport, descriptor, is_transport_empty: false }
     }
 
-    /// Sends what the socket takes. The rest, if any, is for the transport, outside all locks: its
-    /// `write` may call back. `get_write_buffer_size` may be called under a lock: it reads a number
-    /// and calls nothing.
+    /// Sends what the socket accepts. The rest, if any, is for the transport, after all locks are
+    /// released: its `write` may call back into us. `get_write_buffer_size` is safe under a lock:
+    /// it only adds up lengths, and no second thread can wait for the lock meanwhile, because all
+    /// streams of a loop belong to its thread.
     pub fn send(&mut self, py: Python<'_>, bytes: &[u8]) -> PyResult<Option<Py<PyBytes>>> {
         let Some(descriptor) = self.descriptor else {
             return Ok(Some(PyBytes::new(py, bytes).unbind()));
@@ -59,7 +60,7 @@ impl SocketWriter {
         if sent == bytes.len() {
             return Ok(None);
         }
-        // Full, or gone: the transport waits for the one and finds out about the other.
+        // The socket is full or lost; the transport handles both.
         self.is_transport_empty = false;
         Ok(Some(PyBytes::new(py, &bytes[sent..]).unbind()))
     }

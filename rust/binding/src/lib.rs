@@ -1,4 +1,4 @@
-//! ferrule._core: what Python sees of ferrule-core. The only crate that knows Python.
+//! ferrule._core: the Python API of ferrule-core. The only crate that depends on PyO3.
 
 #![warn(unsafe_code)]
 
@@ -27,8 +27,8 @@ fn rank(key: &[u8], backends: Vec<(String, f64)>) -> Vec<usize> {
     )
 }
 
-/// The module needs the GIL: its objects are guarded by locks of their own, but asyncio's transports
-/// and futures, which they call, are not safe without it.
+/// `gil_used`: the module's objects have locks, but the asyncio transports and futures that they
+/// call are not safe without the GIL, and no lock order was audited for free threading.
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(rank, module)?)?;

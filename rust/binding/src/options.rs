@@ -1,4 +1,4 @@
-//! What Python says of a response before it begins, and what it is told of it afterwards.
+//! Settings of a response from Python, and its result for Python.
 
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ impl ResponseOptions {
     }
 }
 
-/// In which form a response reaches the client, and how to begin it anew for each attempt.
+/// The form in which a response reaches the client; `begin` starts it anew for each attempt.
 #[pyclass(frozen, module = "ferrule._core")]
 pub struct ResponseSpec(Form);
 
@@ -151,7 +151,7 @@ pub enum ResponseEnd {
     Complete,
     /// Its body was collected: the whole response that was asked for, or an error's.
     Collected,
-    /// It carried an error, broke off or was no valid response.
+    /// It carried an error, ended early or was not a valid response.
     Broken,
     /// The backend closed before it sent anything.
     NoResponse,

@@ -1,9 +1,9 @@
-//! The reading of all backend connections of one loop: an epoll of its own, which the loop watches
-//! as one descriptor.
+//! Reads all backend connections of one loop with a separate epoll, which the loop watches as one
+//! descriptor.
 //!
-//! The loop's own way from a readable socket to `data_received` costs a tenth of a token's whole
-//! CPU; one callback here serves everything that is readable. A transport whose socket is read here
-//! has its own reading paused; it still opens, writes and closes.
+//! The loop's own path from a readable socket to `data_received` costs a tenth of the CPU per
+//! token; here one callback serves everything that is readable. The transport of such a socket has
+//! its reading paused; it still opens, writes and closes.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -18,8 +18,7 @@ use rustix::net::{RecvFlags, recv};
 
 use crate::io::{ReadEvent, borrowed};
 
-/// What one read takes at most; a backend that sends without a pause gets its next turn after all
-/// others had theirs.
+/// Limit of one read; a backend that sends without a pause gets its next turn after all others.
 const READ_BYTES: usize = 64 << 10;
 const EVENTS_PER_RUN: usize = 256;
 const READABLE: EventFlags = EventFlags::IN;
@@ -37,11 +36,11 @@ struct PollerState {
     buffer: Vec<u8>,
 }
 
-/// Takes what the poller reads. A reader that is done or broken forgets its socket at the poller.
+/// Handles what the poller reads. A closed reader must call `Poller::forget`.
 pub trait Readable: Send + Sync {
     fn handle_read(&self, py: Python<'_>, event: &ReadEvent<'_>) -> PyResult<()>;
 
-    /// The same for the last event of a socket.
+    /// The same for the last event of a socket, which is then closed.
     fn handle_close(&self, py: Python<'_>, event: &ReadEvent<'_>) -> PyResult<()>;
 }
 
@@ -64,7 +63,7 @@ impl Poller {
             .map_err(os_error)
     }
 
-    /// Holds the reading, or goes on with it.
+    /// Pauses or resumes reading.
     pub fn set_paused(&self, descriptor: RawFd, is_paused: bool) -> PyResult<()> {
         let flags = if is_paused { EventFlags::empty() } else { READABLE };
         epoll::modify(

@@ -1,4 +1,4 @@
-//! A response's state, and what a read, a deadline or a call makes of it: bytes for the client, an
+//! Response state, and its transitions on a read, a deadline or a call: bytes for the client, an
 //! end, and effects to run once the lock is released.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ use crate::options::{ResponseEnd, ResponseSpec};
 /// A keep-alive on the chat route.
 const COMMENT: &[u8] = b": ping\n\n";
 
-/// One try at one backend: the response being read, and who waits for its end.
+/// One attempt at one backend: the response being read, and the future that waits for its end.
 #[derive(Default)]
 pub struct Attempt {
     pub reader: ResponseReader,
@@ -56,7 +56,7 @@ pub struct StreamState {
 
 impl StreamState {
     /// Feeds what was read and sends what the client gets for it. `Some(fate)`: the response is
-    /// over, and that is what becomes of the backend's connection.
+    /// over, and that is what to do with the backend's connection.
     pub fn advance(
         &mut self,
         py: Python<'_>,
@@ -109,7 +109,8 @@ impl StreamState {
     }
 
     fn end_of(&self, progress: &Progress) -> Option<ResponseEnd> {
-        // Whatever else came with it: the answer is asked for anew, from the reasoning so far.
+        // Takes precedence over any other end: a continuation is requested from the reasoning so
+        // far.
         if self.mode.is_budget_spent() {
             return Some(ResponseEnd::BudgetSpent);
         }
@@ -156,7 +157,7 @@ impl StreamState {
         self.client.as_mut().map_or(Ok(None), |client| client.write(py, out, is_last, now))
     }
 
-    /// The client has the head, so that nothing can have a status any more.
+    /// The client has the head: a status can no longer be sent.
     pub fn is_committed(&self) -> bool {
         self.client.as_ref().is_some_and(|client| client.is_committed)
     }

@@ -1,8 +1,9 @@
 //! One response on its way from a backend to a client. It outlives the backend's connection: a
 //! retry or a continuation goes on with it.
 //!
-//! Nothing that could call back is called while the lock is held: a write to the client's transport
-//! may pause us. What is to be called is collected in `Effects`.
+//! Under the lock nothing is called, and no Python object dropped, that could call back: a write to
+//! the client's transport may pause us, and a finalizer may do anything. Calls are collected in
+//! `Effects`. The one exception is in `SocketWriter::send`.
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -23,7 +24,7 @@ use crate::io::{ReadEvent, SocketWriter};
 use crate::options::{PyOutcome, ResponseEnd, ResponseSpec};
 use crate::state::{Attempt, StreamState, Timing};
 
-/// The shared output buffer is given back past this.
+/// The shared output buffer is freed past this.
 const KEPT_BUFFER_BYTES: usize = 1 << 20;
 
 thread_local! {
@@ -42,8 +43,8 @@ impl ResponseStream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what was read from the backend. `Some(fate)`: the response is over, and that is what
-    /// becomes of the backend's connection.
+    /// Handles what was read from the backend. `Some(fate)`: the response is over, and that is what
+    /// to do with the backend's connection.
     pub fn handle_read(
         &self,
         py: Python<'_>,
@@ -60,7 +61,7 @@ impl ResponseStream {
         Ok(fate)
     }
 
-    /// A request goes out for it.
+    /// Begins an attempt, just before its request is sent.
     pub fn begin_attempt(
         &self,
         py: Python<'_>,
@@ -178,7 +179,8 @@ impl ResponseStream {
         Ok(is_written)
     }
 
-    /// Cuts the backend, when the client has gone or nobody waits any more.
+    /// Closes the backend's connection, because the client has disconnected or the request was
+    /// cancelled.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let mut state = self.lock();
         let attempt = &mut state.attempt;
@@ -189,7 +191,7 @@ impl ResponseStream {
         effects.run(py)
     }
 
-    /// What comes now is a second answer, which continues where the thinking budget ended the
+    /// What follows is a second response, which continues where the thinking budget ended the
     /// first.
     fn begin_continuation(&self) {
         let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! The gateway's own tokenizers, counting without the GIL.
+//! The gateway's tokenizers; they count without the GIL.
 
 use ferrule_core::tokens::Tokenizer;
 use pyo3::exceptions::PyValueError;

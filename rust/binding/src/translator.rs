@@ -1,4 +1,4 @@
-//! The Messages stream without I/O, for tests, tools and whole replies.
+//! Translation without I/O: for tests, tools and responses that are not streamed.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Arguments of a tool call: where the one JSON object begins and ends, whatever deltas a backend
-//! sends.
+//! Arguments of a tool call: finds where its one JSON object begins and ends, however a backend
+//! splits it.
 //!
-//! The deltas written concatenate to one JSON object (or, cut by the token limit, to the beginning of
+//! The fragments written concatenate to one JSON object (or, cut by the token limit, to a prefix of
 //! one).
 
 use std::borrow::Cow;
@@ -22,7 +22,7 @@ pub struct ArgumentScan {
     is_empty: bool,
     /// `{}` came and was not written: a placeholder, or the whole of it.
     has_placeholder: bool,
-    /// Something that is no object; escaped.
+    /// Input that is not an object; escaped.
     foreign: String,
 }
 
@@ -113,7 +113,7 @@ impl ArgumentScan {
         at
     }
 
-    /// Anything but blank text came.
+    /// Anything but white space came.
     pub fn has_begun(&self) -> bool {
         self.state != ScanState::Before || self.has_placeholder
     }
@@ -123,7 +123,7 @@ impl ArgumentScan {
         self.state == ScanState::Done || self.is_placeholder()
     }
 
-    /// The object is closed, and whatever comes is not part of it.
+    /// The object is closed: nothing more belongs to it.
     pub fn is_settled(&self) -> bool {
         self.state == ScanState::Done
     }
@@ -164,12 +164,12 @@ fn is_object(json: &str) -> bool {
     json.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(json).is_ok()
 }
 
-/// The `input` object of a whole message, from the deltas written.
+/// The `input` object of a whole message, from the fragments written.
 ///
-/// Broken or cut JSON keeps the members of the top level that are complete beyond doubt (a comma
-/// follows); a half value is never passed off as a whole one.
-pub fn input_object(deltas: &str) -> String {
-    let decoded = decode(deltas);
+/// Broken or cut JSON keeps the members of the top level that are certainly complete (a comma
+/// follows); a truncated value is never passed on as a complete one.
+pub fn input_object(escaped: &str) -> String {
+    let decoded = decode(escaped);
     let json = repaired(&decoded);
     if is_object(&json) {
         return json.trim().to_owned();
@@ -213,10 +213,10 @@ mod tests {
     use crate::text::escape;
 
     /// Everything written, the end included.
-    fn output_of(deltas: &[&str]) -> String {
+    fn output_of(fragments: &[&str]) -> String {
         let mut scan = ArgumentScan::default();
         let mut output = String::new();
-        for fragment in deltas {
+        for fragment in fragments {
             output.push_str(&decode(scan.feed(&escape(fragment))));
         }
         output.push_str(&decode(&scan.end()));
@@ -224,8 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn assertion_14_pieces_concatenate_to_one_object() {
-        for (deltas, object) in [
+    fn assertion_14_fragments_concatenate_to_one_object() {
+        for (fragments, object) in [
             (&["{\"a\":1}"][..], "{\"a\":1}"),
             (&["{}", "{\"a\":1}"], "{\"a\":1}"),
             (&["{}{\"a\":1}"], "{\"a\":1}"),
@@ -243,12 +243,12 @@ mod tests {
             (&["\"{\\\"a\\\"", ":1}\""], "{\"a\":1}"),
             (&["\"text\""], "{}"),
         ] {
-            assert_eq!(output_of(deltas), object, "{deltas:?}");
+            assert_eq!(output_of(fragments), object, "{fragments:?}");
         }
     }
 
     #[test]
-    fn a_cut_object_is_told_as_far_as_it_came() {
+    fn a_truncated_object_is_written_as_far_as_it_came() {
         assert_eq!(output_of(&["{\"command\":\"ls -"]), "{\"command\":\"ls -");
     }
 
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn c07_broken_input_keeps_what_is_whole() {
-        for (deltas, input) in [
+        for (fragments, input) in [
             ("{\"a\": 1}", "{\"a\": 1}"),
             ("{\"command\": \"ls", "{}"),
             ("{\"path\":\"a\",\"content\":\"b", "{\"path\":\"a\"}"),
@@ -277,7 +277,7 @@ mod tests {
             ("{\"a\":\"\\ud83d\"}", "{\"a\":\"\\ufffd\"}"),
             ("", "{}"),
         ] {
-            assert_eq!(input_object(&escape(deltas)), input, "{deltas}");
+            assert_eq!(input_object(&escape(fragments)), input, "{fragments}");
         }
     }
 }

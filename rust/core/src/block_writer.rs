@@ -1,6 +1,6 @@
 //! Content blocks, one after the other: start, deltas of its own kind, stop; indices 0, 1, 2, ...
 //!
-//! Whatever is asked of it, the events that come out are well nested. What is written, and when, is
+//! The events that come out are well nested in any order of calls. What is written, and when, is
 //! decided in `sequencer`.
 
 use base64::Engine as _;
@@ -99,8 +99,8 @@ impl BlockWriter {
         self.open = Open::Nothing;
     }
 
-    /// The reasoning itself, so that a client that sends the block back restores it and nothing is
-    /// stored.
+    /// The reasoning itself, encoded: a client that sends the block back restores it, so the
+    /// gateway stores nothing.
     fn signature(&self) -> String {
         let mut signature = self.signature_prefix.clone();
         URL_SAFE_NO_PAD.encode_string(
@@ -139,12 +139,12 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_no_call_are_not_told() {
+    fn input_without_an_open_call_is_not_written() {
         assert!(lines(|blocks, sink| blocks.input("{}", sink)).is_empty());
     }
 
     #[test]
-    fn closing_nothing_says_nothing() {
+    fn closing_without_an_open_block_writes_nothing() {
         assert!(lines(|blocks, sink| blocks.close(sink)).is_empty());
     }
 }

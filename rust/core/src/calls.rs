@@ -142,7 +142,7 @@ fn begins_another(call: &ToolCall, delta: &ToolDelta<'_>) -> bool {
     if call.arguments.has_begun() {
         return is_other_name || call.arguments.is_settled() && brings_object(delta);
     }
-    // A name in deltas.
+    // A name in fragments.
     false
 }
 

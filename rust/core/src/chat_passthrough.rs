@@ -28,7 +28,7 @@ pub struct ChatPassthrough {
 pub struct ChatOptions {
     /// The model's name as the client knows it, as JSON text with its quotes.
     pub model_json: String,
-    /// The client did not ask for usage; we did.
+    /// The client did not ask for usage; the gateway did.
     pub hide_usage: bool,
 }
 
@@ -187,7 +187,7 @@ fn broken(message: impl Into<String>) -> Fault {
 }
 
 /// Writes one event, the value of its first `"model"` replaced. Quotes inside strings are escaped,
-/// so what is found is a key.
+/// so the match is a key.
 fn write_event(model_json: &str, data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: ");
     let from = out.len();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_fails_after_the_role_told_nothing() {
+    fn a_backend_that_fails_after_the_role_writes_nothing() {
         let (out, passthrough) = relay_frames(
             &[ROLE, "data: {\"error\":{\"message\":\"boom\",\"code\":500}}\n\n"].concat(),
             false,

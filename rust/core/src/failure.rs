@@ -1,14 +1,14 @@
 //! A backend's failure as a client gets it: status, error type and a clean text.
 //!
-//! One table from status to kind; the engine's own words are kept where they help the client,
+//! One table maps statuses to error types. The engine's message is kept where it helps the client,
 //! without addresses, paths and stack traces. Context overflows get the exact wordings that clients
-//! act on.
+//! react to.
 
 use crate::chunk::BackendError;
 use crate::error::ErrorKind;
 use crate::overflow::overflow_message;
 
-/// Longest text of an engine that is passed on.
+/// An engine's message is cut at this length.
 const MESSAGE_LIMIT_CHARS: usize = 1000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub fn backend_error(status: u16, body: &[u8]) -> BackendFailure {
     classify(status, &BackendError::read(body).unwrap_or_else(plain))
 }
 
-/// An error event in a stream; without a status of its own it is the engine's failure.
+/// An error event in a stream; one that names no status counts as 500.
 pub fn stream_failure(error: &BackendError) -> BackendFailure {
     classify(error.status.filter(|status| *status >= 400).unwrap_or(500), error)
 }
@@ -35,7 +35,7 @@ pub fn stream_failure(error: &BackendError) -> BackendFailure {
 fn plain_text(body: &[u8]) -> String {
     let text =
         String::from_utf8_lossy(&body[..body.len().min(8 * MESSAGE_LIMIT_CHARS)]).trim().to_owned();
-    // Pages of proxies in between say nothing that the status does not say.
+    // Error pages of proxies in between hold no more than the status.
     if text.starts_with('<') || text.contains('\u{fffd}') { String::new() } else { text }
 }
 
@@ -67,7 +67,7 @@ fn failure(kind: ErrorKind, message: &str) -> BackendFailure {
     BackendFailure { status: kind.status(), kind, message: message.to_owned(), is_draining: false }
 }
 
-/// The one table from a backend's status to ours.
+/// The one table from a backend's status to the client's error type.
 fn kind_of(status: u16, text: &str) -> ErrorKind {
     match status {
         400 | 422 => ErrorKind::InvalidRequest,
@@ -76,9 +76,10 @@ fn kind_of(status: u16, text: &str) -> ErrorKind {
         413 => ErrorKind::RequestTooLarge,
         429 => ErrorKind::RateLimit,
         503 | 529 => ErrorKind::Overloaded,
-        // llama.cpp calls a request that its model cannot take a failure of its own.
+        // llama.cpp reports input that its model does not support as a 500.
         500 if text.contains("input is not supported") => ErrorKind::InvalidRequest,
-        // 401 and 403 are about our credentials; other 4xx are about how we ask.
+        // 401 and 403 concern the gateway's credentials; other 4xx the request as the gateway wrote
+        // it.
         _ => ErrorKind::Api,
     }
 }
@@ -95,7 +96,7 @@ fn default_message(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// An engine's words without stack traces, addresses and file paths, in bounded length.
+/// An engine's message without stack traces, addresses and file paths, in bounded length.
 pub fn clean(message: &str) -> String {
     let message = message.split("Traceback (most recent call last)").next().unwrap_or_default();
     let mut kept = String::new();
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draining_engine_is_told_from_a_broken_one() {
+    fn a_draining_engine_differs_from_a_broken_one() {
         let failure = backend_error(
             500,
             br#"{"error":{"message":"cannot schedule new futures after shutdown","code":500}}"#,

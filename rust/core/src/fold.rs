@@ -1,8 +1,6 @@
-//! A sink that folds the events of a stream into the whole message, the body that `stream: false`
-//! gives.
+//! A sink that folds the events of a stream into one message: the body for `stream: false`.
 //!
-//! It holds the reply and no more: at most a few times the bytes that the backend sent, which the
-//! caller limits.
+//! Memory is a small multiple of the bytes that the backend sent, which the caller limits.
 
 use crate::arguments::input_object;
 use crate::sink::{Event, Sink, put_stop, put_usage};

@@ -1,16 +1,16 @@
 //! HTTP/1 responses: the head, and where its body ends.
 //!
-//! Whatever two readers could understand differently is refused: several lengths, a length beside
-//! chunks, a coding other than chunked, bare line feeds, folded lines. A backend that sends such a
-//! thing is broken or somebody stands between us and it. Responses to HEAD are not known here:
-//! nothing asks a backend for one.
+//! Refuses whatever two parsers could read differently: several lengths, a length beside chunks, a
+//! coding other than chunked, bare line feeds, folded lines. Such a backend is broken, or something
+//! between it and the gateway tampers. Responses to HEAD are not supported: the gateway never sends
+//! HEAD.
 
 use thiserror::Error;
 
-/// Status line and fields together; interim (1xx) responses that came before count too.
+/// Status line and fields together; interim (1xx) responses count too.
 const HEAD_LIMIT_BYTES: usize = 64 << 10;
 const FIELDS_LIMIT: usize = 128;
-/// Extensions of one chunk, and all trailer fields together. Nobody reads them.
+/// Limit of one chunk's extensions, and of all trailer fields together. Both are ignored.
 const IGNORED_LIMIT_BYTES: u32 = 16 << 10;
 
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -158,15 +158,15 @@ fn content_length(head: &ResponseHead) -> Result<Option<u64>, HttpFault> {
 }
 
 fn keep_alive(head: &ResponseHead, is_http_1_1: bool) -> bool {
-    let says = |token: &[u8]| {
+    let has_token = |token: &[u8]| {
         head.values("connection")
             .flat_map(|value| value.split(|&b| b == b','))
             .any(|t| t.trim_ascii().eq_ignore_ascii_case(token))
     };
     let ends_by_itself = match head.framing {
         Framing::UntilClose => false,
-        // A body that must not be there may be there all the same: the next response would begin
-        // with it.
+        // A body that is not allowed may be sent all the same; the next response would begin with
+        // it.
         Framing::None => {
             head.status == 304
                 || head
@@ -176,10 +176,10 @@ fn keep_alive(head: &ResponseHead, is_http_1_1: bool) -> bool {
         }
         Framing::Length(_) | Framing::Chunked => true,
     };
-    ends_by_itself && !says(b"close") && (is_http_1_1 || says(b"keep-alive"))
+    ends_by_itself && !has_token(b"close") && (is_http_1_1 || has_token(b"keep-alive"))
 }
 
-/// Takes the framing off a body, read by read.
+/// Removes the framing of a body, read by read.
 #[derive(Debug)]
 pub struct Body {
     state: BodyState,
@@ -187,7 +187,7 @@ pub struct Body {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BodyState {
-    /// That many bytes of a body with Content-Length are to come.
+    /// Bytes that remain of a body with Content-Length.
     Length(u64),
     UntilClose,
     Size {
@@ -234,9 +234,9 @@ impl Body {
         self.state == BodyState::Complete
     }
 
-    /// The next fragment of payload, borrowed from `input`, which is moved past it. None: `input`
-    /// is used up, or the body is complete; what is left in `input` then does not belong to this
-    /// response.
+    /// The next fragment of payload, borrowed from `input`, which is advanced past it. None:
+    /// `input` is used up, or the body is complete; what is left in `input` then does not belong to
+    /// this response.
     pub fn feed<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, HttpFault> {
         while let Some((&byte, rest)) = input.split_first() {
             match self.state {

@@ -1,8 +1,8 @@
 //! ferrule-core: sans-I/O translation of chat completions into Messages.
 //!
 //! Bytes go in, bytes come out; state lives inside, the clock stays outside. Nothing here knows
-//! Python, sockets or time. A token's way through: [`http1`] (body framing) → [`sse`] (events) →
-//! [`chunk`] (what one event says) → [`message`] (the Messages stream).
+//! Python, sockets or time. The path of a token: [`http1`] (body framing) → [`sse`] (events) →
+//! [`chunk`] (the contents of one event) → [`message`] (the Messages stream).
 #![forbid(unsafe_code)]
 
 pub mod affinity;

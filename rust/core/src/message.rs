@@ -2,15 +2,15 @@
 //!
 //! # The rules of the stream
 //!
-//! Whatever a backend sends, a client reads one of three things:
+//! Whatever the backend sends, the client gets one of three sequences:
 //!
 //! 1. `message_start`, content blocks, `message_delta` with a stop reason, `message_stop`.
 //! 2. The same up to some point, then an `error` event in place of the end.
-//! 3. Nothing, when the failure came before the first event. It is only recorded, so that another
-//!    backend may be tried, or a status sent.
+//! 3. Nothing, when the failure came before the first event. The failure is only recorded, so that
+//!    another backend can be tried or an HTTP status sent.
 //!
-//! Blocks come one after the other, with indices 0, 1, 2, … Each is a start, deltas of its own kind,
-//! a stop. A thinking block ends with its signature. Nothing follows the end.
+//! Blocks come one after the other, with indices 0, 1, 2, … Each is a start, deltas of its own
+//! kind, a stop. A thinking block ends with its signature. Nothing follows the end.
 //!
 //! # How a chat completion becomes that
 //!
@@ -23,18 +23,20 @@
 //! - A tool call stays active until its JSON is complete. Whatever comes meanwhile, other calls
 //!   included, is queued and written after it (see `sequencer`), so that interleaved calls come out
 //!   one after the other and no byte is lost.
-//! - White space between blocks is dropped: engines send it around calls and reasoning.
-//! - Halves of surrogate pairs that were cut apart are joined; lone ones become U+FFFD.
+//! - White space that begins a text block is held back until something else follows. Before a tool
+//!   call or the end it is dropped, because engines send it there; before more text it is written.
+//! - Surrogate pairs split over two deltas are joined; lone halves become U+FFFD, because strict
+//!   JSON readers refuse them.
 //!
 //! A finish reason ends nothing by itself, because usage may come after it. The message ends at
 //! `[DONE]`, or at the end of a body that had a finish reason. `abort` and `error` are failures.
 //!
-//! # A thinking budget held here
+//! # A thinking budget enforced by the gateway
 //!
-//! When more reasoning comes than `budget_tokens` allows, the thinking block is closed and the
-//! machine takes nothing more of this response (`is_budget_spent`). After `begin_continuation` it
-//! takes a second response, whose prompt held the reasoning so far, as more of the same message:
-//! its reasoning is dropped, its usage added.
+//! When more reasoning comes than `budget_tokens` allows, the thinking block is closed and the rest
+//! of this response is ignored (`is_budget_spent`). After `begin_continuation` the stream reads a
+//! second response, whose prompt held the reasoning so far, as more of the same message: reasoning
+//! is dropped, usage is added up.
 
 use std::sync::Arc;
 
@@ -73,9 +75,9 @@ pub struct MessageStream {
     content_joiner: SurrogateJoiner,
     reasoning_joiner: SurrogateJoiner,
     reasoning_deltas: u64,
-    /// The thinking was closed from outside; what reasoning still comes is dropped.
+    /// A continuation is in progress: further reasoning is dropped.
     is_thinking_over: bool,
-    /// More reasoning came than the budget allows: this leg says no more.
+    /// More reasoning came than the budget allows: the rest of this response is ignored.
     is_budget_spent: bool,
     stop_reason: Option<StopReason>,
     fault: Option<Fault>,
@@ -102,7 +104,7 @@ impl MessageStream {
         }
     }
 
-    // What comes in
+    // Input
 
     pub fn chunk(&mut self, chunk: &Chunk<'_>, sink: &mut impl Sink) {
         if self.stage == MessageStage::Over || self.is_budget_spent {
@@ -182,10 +184,10 @@ impl MessageStream {
         self.fault = Some(Fault { kind, message: message.to_owned() });
     }
 
-    // What is known
+    // Results
 
     /// The first content, reasoning, tool call, finish reason or token count was seen: from here on
-    /// no other backend can answer.
+    /// no other backend is tried.
     pub fn has_started(&self) -> bool {
         self.has_started
     }
@@ -208,10 +210,10 @@ impl MessageStream {
         self.usage.deltas()
     }
 
-    // A thinking budget held at the edge
+    // The thinking budget
 
-    /// More reasoning came than `budget_tokens` allows (a delta counts as a token): the thinking is
-    /// closed, and nothing more is told until the continuation begins.
+    /// More reasoning came than `budget_tokens` allows (a delta counts as a token): the thinking
+    /// block is closed, and nothing more is written until the continuation begins.
     pub fn is_budget_spent(&self) -> bool {
         self.is_budget_spent
     }
@@ -227,8 +229,8 @@ impl MessageStream {
         self.is_budget_spent = true;
     }
 
-    /// What comes now is a second reply, which goes on where the first was stopped: one message,
-    /// counted together.
+    /// What follows is a second response that continues the first: one message, with usage added
+    /// up.
     pub fn begin_continuation(&mut self) {
         self.usage.begin_leg();
         self.stop = StopTracker::default();
@@ -278,7 +280,7 @@ impl MessageStream {
         }
     }
 
-    // What they really are
+    // Content after joining and splitting
 
     fn reasoning(&mut self, text: &str, sink: &mut impl Sink) {
         if text.is_empty() || self.is_thinking_over || self.stage == MessageStage::Over {
@@ -327,7 +329,7 @@ impl MessageStream {
         });
     }
 
-    /// A tool call or reasoning of its own came, so the content was no reasoning in disguise.
+    /// A tool call or separate reasoning came, so the content held no reasoning to split off.
     fn end_split(&mut self, sink: &mut impl Sink) {
         if let Some(mut split) = self.split.take() {
             let held = split.end();

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::stop_reason::StopReason;
 
-/// What becomes of the model's reasoning.
+/// How the model's reasoning is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Reasoning {
     /// `thinking` blocks.
     #[default]
     Thinking,
-    /// Aggregated into the text block: reasoning, then answer, one fragment.
+    /// Joined with the answer in one text block, reasoning first.
     Text,
     Drop,
 }
@@ -31,8 +31,7 @@ pub struct Options {
     pub message_id: String,
     pub model: String,
     pub reasoning: Reasoning,
-    /// `display: "omitted"`: thinking blocks without their text; the signature is complete all the
-    /// same.
+    /// `display: "omitted"`: thinking blocks without their text; the signature is still complete.
     pub display_omitted: bool,
     pub signature_prefix: Arc<str>,
     /// Those the dialect knows; None: all.
@@ -49,7 +48,7 @@ pub struct Options {
     pub context_window: Option<u64>,
     /// `max_tokens: 0`: no content is written and the stop reason is `max_tokens`.
     pub discard_output: bool,
-    /// A thinking budget that the edge holds.
+    /// A thinking budget enforced by the gateway; None: unlimited, or enforced by the engine.
     pub budget_tokens: Option<u64>,
 }
 
@@ -71,8 +70,8 @@ impl Options {
         if known.contains(&reason) {
             return reason;
         }
-        // A full window is a length stop: where it has no name of its own, `end_turn` would be a
-        // lie.
+        // A full window is a length stop: where the dialect has no name for it, `end_turn` would be
+        // wrong.
         if reason == StopReason::ModelContextWindowExceeded
             && known.contains(&StopReason::MaxTokens)
         {
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_reasoning_knob() {
+    fn names_of_the_reasoning_setting() {
         assert_eq!(Reasoning::parse("text"), Some(Reasoning::Text));
         assert_eq!(Reasoning::parse("thinking"), Some(Reasoning::Thinking));
         assert_eq!(Reasoning::parse("drop"), Some(Reasoning::Drop));

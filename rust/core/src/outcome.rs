@@ -4,7 +4,7 @@
 use crate::error::Fault;
 use crate::stop_reason::StopReason;
 
-/// Token counts as the backend reports them, before they are split the Anthropic way.
+/// Token counts as the backend reports them, before they are split into Messages counts.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     pub prompt_tokens: u64,
@@ -21,7 +21,7 @@ pub struct MessageUsage {
     pub input_tokens: u64,
     pub cache_read_tokens: u64,
     pub output_tokens: u64,
-    /// Only when the backend said so.
+    /// None: the backend did not report it.
     pub thinking_tokens: Option<u64>,
 }
 

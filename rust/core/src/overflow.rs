@@ -1,9 +1,9 @@
-//! Context overflows: the engines' many wordings, read for their numbers and text in the two
-//! wordings that clients act on.
+//! Context overflows: extracts the numbers from the engines' many wordings and writes one of the
+//! two wordings that clients react to.
 
 use crate::chunk::BackendError;
 
-/// What engines say when a prompt does not fit, in lower case.
+/// Parts of the engines' messages for a prompt that does not fit, in lower case.
 const SIGNS: [&str; 9] = [
     "maximum context length",
     "longer than the model's context length",
@@ -37,12 +37,13 @@ pub fn overflow_message(error: &BackendError) -> Option<String> {
     Some(match (numbers.window, numbers.prompt, numbers.completion) {
         (Some(window), Some(prompt), _) if prompt > window => too_long(prompt, window),
         (Some(window), Some(prompt), Some(completion)) => format!(
-            "input length and `max_tokens` exceed context limit: {prompt} + {completion} > {window}, decrease input length or `max_tokens` and try again"
+            "input length and `max_tokens` exceed context limit: {prompt} + {completion} > \
+            {window}, decrease input length or `max_tokens` and try again"
         ),
         (Some(window), Some(prompt), None) => {
             too_long(prompt.max(window.saturating_add(1)), window)
         }
-        // All that is known is that it does not fit.
+        // Only the window is known: report one token too many.
         (Some(window), None, _) => too_long(window.saturating_add(1), window),
         (None, _, _) => "prompt is too long".to_owned(),
     })
@@ -105,7 +106,7 @@ fn first(text: &str, phrases: &[&str], read: fn(&str, &str) -> Option<u64>) -> O
     phrases.iter().find_map(|phrase| read(text, phrase))
 }
 
-/// The number that follows the phrase within a few letters ("of", "is").
+/// The number that follows the phrase within a few characters ("of", "is").
 fn after(text: &str, phrase: &str) -> Option<u64> {
     let rest = &text[text.find(phrase)? + phrase.len()..];
     let start = rest.find(|c: char| c.is_ascii_digit())?;
@@ -138,7 +139,8 @@ mod tests {
     fn h01_overflows_in_every_wording() {
         let sum = |prompt: u64, output: u64, window: u64| {
             format!(
-                "input length and `max_tokens` exceed context limit: {prompt} + {output} > {window}, decrease input length or `max_tokens` and try again"
+                "input length and `max_tokens` exceed context limit: {prompt} + {output} > \
+                {window}, decrease input length or `max_tokens` and try again"
             )
         };
         let long = |prompt: u64, window: u64| {
@@ -146,43 +148,60 @@ mod tests {
         };
         for (message, expected) in [
             (
-                "This model's maximum context length is 262144 tokens. However, you requested 262462 tokens (230462 in the messages, 32000 in the completion). Please reduce the length of the messages or completion.",
+                "This model's maximum context length is 262144 tokens. However, you requested \
+                262462 tokens (230462 in the messages, 32000 in the completion). Please reduce \
+                the length of the messages or completion.",
                 sum(230_462, 32_000, 262_144),
             ),
             (
-                "This model's maximum context length is 2048 tokens. However, you requested 3064 tokens (3000 in the messages, 64 in the completion).",
+                "This model's maximum context length is 2048 tokens. However, you requested 3064 \
+                tokens (3000 in the messages, 64 in the completion).",
                 long(3000, 2048),
             ),
             (
-                "The input (345516 tokens) is longer than the model's context length (262144 tokens).",
+                "The input (345516 tokens) is longer than the model's context length (262144 \
+                tokens).",
                 long(345_516, 262_144),
             ),
             (
-                "This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=2049)",
+                "This model's maximum context length is 2048 tokens. However, your prompt \
+                contains at least 2049 input tokens, which exceeds this limit even without any \
+                output tokens. Please reduce the length of the input prompt. \
+                (parameter=input_tokens, value=2049)",
                 long(2049, 2048),
             ),
             (
-                "This model's maximum context length is 2048 tokens. However, you requested 100 output tokens and your prompt contains at least 1949 input tokens, for a total of at least 2049 tokens.",
+                "This model's maximum context length is 2048 tokens. However, you requested 100 \
+                output tokens and your prompt contains at least 1949 input tokens, for a total of \
+                at least 2049 tokens.",
                 sum(1949, 100, 2048),
             ),
             (
-                "This model's maximum context length is 2048 tokens. However, you requested 100 output tokens and your prompt contains 900000 characters (more than 2048 tokens allow).",
+                "This model's maximum context length is 2048 tokens. However, you requested 100 \
+                output tokens and your prompt contains 900000 characters (more than 2048 tokens \
+                allow).",
                 long(2049, 2048),
             ),
             (
-                "Requested token count exceeds the model's maximum context length of 2048 tokens. You requested a total of 2148 tokens: 2000 tokens from the input messages and 148 tokens for the completion. Please reduce the number of tokens.",
+                "Requested token count exceeds the model's maximum context length of 2048 tokens. \
+                You requested a total of 2148 tokens: 2000 tokens from the input messages and 148 \
+                tokens for the completion. Please reduce the number of tokens.",
                 sum(2000, 148, 2048),
             ),
             (
-                "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it",
+                "request (5000 tokens) exceeds the available context size (4096 tokens), try \
+                increasing it",
                 long(5000, 4096),
             ),
             (
-                "'max_tokens' or 'max_completion_tokens' is too large: 4000. This model's maximum context length is 4096 tokens and your request has 200 input tokens (4000 > 4096 - 200).",
+                "'max_tokens' or 'max_completion_tokens' is too large: 4000. This model's maximum \
+                context length is 4096 tokens and your request has 200 input tokens (4000 > 4096 \
+                - 200).",
                 sum(200, 4000, 4096),
             ),
             (
-                "The decoder prompt (length 345516) is longer than the maximum model length of 262144. Make sure ...",
+                "The decoder prompt (length 345516) is longer than the maximum model length of \
+                262144. Make sure ...",
                 long(345_516, 262_144),
             ),
             ("context_length_exceeded", "prompt is too long".to_owned()),
@@ -195,7 +214,9 @@ mod tests {
     fn h01_llamacpp_names_its_numbers() {
         let error = BackendError {
             kind: "exceed_context_size_error".to_owned(),
-            message: "the request exceeds the available context size. try increasing the context size or enable context shift".to_owned(),
+            message: "the request exceeds the available context size. try increasing the context \
+                size or enable context shift"
+                .to_owned(),
             prompt_tokens: Some(5000),
             context_window: Some(4096),
             ..BackendError::default()
@@ -209,7 +230,8 @@ mod tests {
     #[test]
     fn other_refusals_are_no_overflow() {
         for message in [
-            "max_tokens=5000 cannot be greater than max_model_len=2048. Please request fewer output tokens.",
+            "max_tokens=5000 cannot be greater than max_model_len=2048. Please request fewer \
+            output tokens.",
             "temperature must be non-negative, got -1.0.",
             "",
         ] {

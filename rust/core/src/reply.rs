@@ -1,5 +1,5 @@
-//! A whole `chat.completion` → a whole message, through the same state machine as a stream: the same
-//! answer both ways.
+//! A whole `chat.completion` → a whole message. It runs through the state machine of streams, so
+//! that both ways give the same message.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ struct CompletionFunction<'a> {
     arguments: Option<&'a RawValue>,
 }
 
-/// The message and what it came to; the message is empty after a fault.
+/// The message and its outcome; the message is empty after a fault.
 pub fn translate(options: impl Into<Arc<Options>>, body: &[u8]) -> (Vec<u8>, Outcome) {
     let mut stream = MessageStream::new(options);
     let mut fold = Fold::default();
@@ -105,7 +105,7 @@ fn feed_completion(completion: &Completion<'_>, stream: &mut MessageStream, fold
     stream.done(fold);
 }
 
-/// An error under a 200, or something that is no chat completion at all.
+/// An error with status 200, or a body that is not a chat completion.
 fn feed_failure(body: &[u8], stream: &mut MessageStream, fold: &mut Fold) {
     match BackendError::read(body) {
         Ok(error) if !error.message.is_empty() => stream.chunk(&failed(error), fold),

@@ -1,9 +1,9 @@
-//! One request on a backend connection, from the first byte of the answer to the last: head,
-//! framing, events, client bytes. No I/O.
+//! Reads one response from a backend connection: head, framing, events, bytes for the client. No
+//! I/O.
 //!
-//! Whatever a backend sends, `feed` neither panics nor fails: it says how far things are, and `end`
-//! what they came to. A reply that goes on over several connections (a retry, a thinking budget)
-//! keeps its `ResponseMode` and gets a new `ResponseReader`.
+//! Bad input is never an error of `feed`: it ends the response as `End::Broken`. A response over
+//! several connections (a retry, a continuation) keeps its `ResponseMode` and gets a new
+//! `ResponseReader` for each.
 
 use crate::chat_passthrough::ChatPassthrough;
 use crate::error::{Fault, write_chat_event};
@@ -14,10 +14,10 @@ use crate::outcome::Outcome;
 use crate::sink::{Event, Sink, SseSink};
 use crate::translator::Translator;
 
-/// A whole answer is collected up to this size; no message needs more.
+/// Bodies are collected up to this size; no message needs more.
 const MAX_BODY_BYTES: usize = 64 << 20;
 
-/// In which form a response is written for the client, and how far it is.
+/// The form in which a response is written for the client, with its progress.
 pub enum ResponseMode {
     /// Messages events for a client that streams.
     Events(Box<Translator>),
@@ -64,8 +64,8 @@ impl ResponseMode {
         }
     }
 
-    /// Ends with an error. Before the first event nothing is written, only marked: the failure is an
-    /// answer with a status.
+    /// Ends with an error. Before the first event nothing is written, only recorded: the client
+    /// gets a status.
     pub fn fail(&mut self, fault: Fault, out: &mut Vec<u8>) {
         match self {
             Self::Events(translator) => {
@@ -79,7 +79,7 @@ impl ResponseMode {
         }
     }
 
-    /// The error as the client's protocol has it, where nothing but pings was written.
+    /// Writes the error event of the client's protocol, for a stream that holds only pings so far.
     pub fn write_error(&self, fault: &Fault, out: &mut Vec<u8>) {
         match self {
             Self::Events(_) => {
@@ -111,9 +111,9 @@ impl ResponseMode {
         }
     }
 
-    // A thinking budget held at the edge
+    // The thinking budget
 
-    /// The thinking went past its budget: the backend is to be stopped and asked to go on.
+    /// The reasoning passed its budget: stop the backend and ask for a continuation.
     #[must_use]
     pub fn is_budget_spent(&self) -> bool {
         self.stream().is_some_and(MessageStream::is_budget_spent)
@@ -124,7 +124,7 @@ impl ResponseMode {
         self.stream().map_or_else(String::new, MessageStream::reasoning_text)
     }
 
-    /// What comes now is a second reply that goes on where the first was stopped.
+    /// What follows is a second response that continues the first.
     pub fn begin_continuation(&mut self) {
         if let Self::Events(translator) | Self::Aggregated(translator, _) = self {
             translator.begin_continuation();
@@ -157,20 +157,20 @@ impl ResponseMode {
     }
 }
 
-/// How an response_reader came to its end.
+/// How the response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The response was written to its end.
     Complete,
-    /// A body was collected: the whole reply that was asked for, or an error's.
+    /// A body was collected: of a buffered response, or of an error.
     Collected,
-    /// The reply carried an error, broke off or was no valid reply; `fault` says it.
+    /// It carried an error, ended early or was not a valid response; see `fault`.
     Broken,
-    /// The connection closed before one byte of the answer.
+    /// The connection closed before the first byte of the response.
     NoResponse,
 }
 
-/// What one read brought: deltas (tokens, nearly), and perhaps the end.
+/// The result of one read: deltas (nearly tokens), and the end if it was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     pub deltas: u64,
@@ -192,14 +192,13 @@ pub struct ResponseReader {
     fate: ConnectionFate,
 }
 
-/// What becomes of the connection after the reply.
+/// What to do with the connection after the response.
 pub enum ConnectionFate {
-    /// It is closed.
+    /// Close it.
     Close,
-    /// It can carry the next request.
+    /// Send the next request over it.
     Reuse,
-    /// The reply is over, the end of its framing is still to come; then it can carry the next
-    /// request.
+    /// The events are complete, the end of the framing is not: read that, then reuse.
     Drain(Body),
 }
 
@@ -216,7 +215,7 @@ impl Default for ResponseReader {
 }
 
 impl ResponseReader {
-    /// Takes bytes of the connection and appends to `out` what the client is to get.
+    /// Reads bytes of the connection and appends the client's bytes to `out`.
     pub fn feed(&mut self, mode: &mut ResponseMode, input: &[u8], out: &mut Vec<u8>) -> Progress {
         let before = mode.deltas();
         let end = self.advance(mode, input, out).unwrap_or_else(|fault| Some(self.fail(fault)));
@@ -256,13 +255,13 @@ impl ResponseReader {
         Progress { deltas: 0, end }
     }
 
-    /// The answer's status; 0 before there is one.
+    /// HTTP status; 0 before the head is complete.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.head.as_ref().map_or(0, |head| head.status)
     }
 
-    /// A header of the answer as text.
+    /// A header of the response as text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
         let value = self.head.as_ref()?.values(name).next()?;
@@ -275,14 +274,14 @@ impl ResponseReader {
         &self.collected
     }
 
-    /// What was wrong with the connection's bytes, when `end` is `Broken` and the mode has no fault
-    /// of its own.
+    /// What was wrong with the connection's bytes, where `end` is `Broken` and the mode has no
+    /// fault.
     #[must_use]
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
 
-    /// What becomes of the connection; asked once, after the end.
+    /// What to do with the connection; call it once, after the end.
     pub fn take_fate(&mut self) -> ConnectionFate {
         std::mem::replace(&mut self.fate, ConnectionFate::Close)
     }
@@ -406,8 +405,8 @@ impl ResponseReader {
     }
 }
 
-/// Reads the framing that follows the last event. More events in that place mean that the backend
-/// does not know its own end.
+/// Reads the framing that follows the last event. Anything else there means that the backend kept
+/// sending after its own end: close.
 pub fn drain(mut body: Body, mut input: &[u8]) -> ConnectionFate {
     match body.feed(&mut input) {
         Ok(None) if body.is_complete() && input.is_empty() => ConnectionFate::Reuse,

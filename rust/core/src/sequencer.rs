@@ -1,10 +1,10 @@
-//! Serialises interleaved blocks; drops white space between them.
+//! Serialises interleaved blocks; drops white space before tool calls and at the end.
 //!
 //! - A call stays active until its JSON is complete. Whatever else comes meanwhile is queued (at
 //!   most [`WAITING_LIMIT_BYTES`]) and written after it, in order, so that interleaved calls come
 //!   out one after the other and no byte is lost.
-//! - White space that may be only the gap before a call is held back too, and dropped if a call or
-//!   the end follows.
+//! - White space that would begin a text block is held back: dropped if a call or the end follows,
+//!   written if text does.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use crate::sink::Sink;
 use crate::stop_tracker::ToolCallState;
 use crate::text::{escape, is_blank};
 
-/// What one message may make us hold back behind incomplete calls, and the reasoning it may have.
+/// Limit per message, for what is queued behind incomplete calls and for all of its reasoning.
 pub const WAITING_LIMIT_BYTES: usize = 16 << 20;
 /// White space past this is written as text.
 const BLANK_LIMIT_BYTES: usize = 64 << 10;
@@ -51,7 +51,7 @@ pub struct Sequencer {
     active_call: Option<usize>,
     tool_calls: ToolCallState,
     queued: VecDeque<Queued>,
-    /// All that ever waited: a bound on what waits now.
+    /// Bytes ever queued: an upper bound of what is queued now.
     waited_bytes: usize,
     /// White space held back.
     blank: String,
@@ -150,7 +150,7 @@ impl Sequencer {
         if self.calls.get(at).is_started { Ok(()) } else { self.wait(input) }
     }
 
-    /// Nothing more comes: writes all that is queued and closes the last block.
+    /// End of input: writes all that is queued and closes the last block.
     pub fn end(&mut self, sink: &mut impl Sink) {
         while self.write_next(sink) {}
         self.end_call(sink);
@@ -240,8 +240,8 @@ impl Sequencer {
         self.writer.text(&whole, sink);
     }
 
-    /// Writes a fragment of the active call, once it has a name; with the first one, what waited
-    /// before it.
+    /// Writes a fragment of the active call, once it has a name; the first one follows what was
+    /// held back before it.
     fn write_input(&mut self, at: usize, fragment: &str, sink: &mut impl Sink) {
         let call = self.calls.get(at);
         if call.is_started {
@@ -261,8 +261,8 @@ impl Sequencer {
         self.writer.input(&waiting, sink);
     }
 
-    /// The active call is over: writes what remains of it. A call that never got a name cannot be
-    /// written at all.
+    /// Ends the active call: writes what remains of it. A call that never got a name is dropped,
+    /// because a block needs one.
     fn end_call(&mut self, sink: &mut impl Sink) {
         let Some(at) = self.active_call.take() else { return };
         let call = self.calls.get(at);

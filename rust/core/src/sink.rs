@@ -1,16 +1,16 @@
-//! The events of a Messages stream and how they are written down.
+//! The events of a Messages stream, and their serialisation as SSE.
 //!
-//! Text in events is escaped JSON string text, copied as it stands. A sink decides nothing: order
-//! and nesting are the stream's.
+//! Text in events is escaped JSON string text, copied as it is. A sink decides nothing: `message`
+//! is responsible for order and nesting.
 
 use crate::error::{self, ErrorKind};
 use crate::outcome::MessageUsage;
 use crate::stop_reason::StopReason;
 
-/// Sent in silence; the caller knows when.
+/// Keep-alive event; the caller decides when it is due.
 pub const PING: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
-/// Strings are escaped JSON text unless they say otherwise.
+/// Strings are escaped JSON text where not stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Event<'a> {
     MessageStart {
@@ -149,7 +149,7 @@ impl SseSink<'_> {
         self.put("}\n\n");
     }
 
-    /// The hot one: a reservation and six copies.
+    /// Hot path: one reservation and six copies per token.
     fn delta(&mut self, index: u32, head: &str, text: &str) {
         const START: &str =
             "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":";

@@ -2,7 +2,7 @@
 //! `</think>`.
 //!
 //! The opening tag is usually in the prompt, so it may or may not be there. Only the beginning of
-//! the content is looked at.
+//! the content is searched.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::text::{decode, escape_into, skip_blank};
 const OPENING: &str = "<think>";
 const CLOSING: &str = "</think>";
 
-/// What a fragment of content really is; both escaped.
+/// A fragment of content, split; both parts escaped.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct SplitContent {
     pub reasoning: String,
@@ -22,7 +22,7 @@ pub struct SplitContent {
 
 #[derive(Debug, Default)]
 pub struct ThinkSplit {
-    /// Not yet handed out: what may be the beginning of a tag.
+    /// Held back: possibly the beginning of a tag.
     held: String,
     is_past_opening: bool,
 }
@@ -49,7 +49,7 @@ impl ThinkSplit {
         parts
     }
 
-    /// No more content: what was held is reasoning.
+    /// End of content: what was held back is reasoning.
     pub fn end(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -69,8 +69,7 @@ impl ThinkSplit {
     }
 }
 
-/// The same text with nothing escaped that need not be, so that tags can be found in it (`\u003c`,
-/// `<\/think>`).
+/// The same text with the fewest escapes, so that tags can be found in it (`\u003c`, `<\/think>`).
 fn plain(fragment: &str) -> Cow<'_, str> {
     if !fragment.contains('\\') {
         return Cow::Borrowed(fragment);
@@ -89,10 +88,10 @@ fn tag_beginning(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn split(deltas: &[&str]) -> (String, String) {
+    fn split(fragments: &[&str]) -> (String, String) {
         let mut splitter = Some(ThinkSplit::default());
         let (mut reasoning, mut text) = (String::new(), String::new());
-        for fragment in deltas {
+        for fragment in fragments {
             let Some(split) = &mut splitter else {
                 text.push_str(fragment);
                 continue;

@@ -1,19 +1,18 @@
-//! Bytes of a `text/event-stream` → the data of each event, cut anywhere.
+//! `text/event-stream` bytes, cut anywhere → the data of each event.
 //!
 //! Lines end with LF, CRLF or CR; several data lines of one event are joined with LF. Comments,
-//! names, ids and retry hints are skipped: engines say nothing in them, and they are not progress.
-//! What the data means is not known here.
+//! names, ids and retry hints are skipped: engines put nothing in them, and they do not count as
+//! progress. The data is not interpreted here.
 
 use std::ops::ControlFlow;
 
 use memchr::memchr2;
 use thiserror::Error;
 
-/// The most that one event, or one line, may hold: far more than any engine sends, little enough to
-/// hold per stream.
+/// Limit of one event, and of one line: far more than engines send, and affordable per stream.
 pub const EVENT_LIMIT_BYTES: usize = 1 << 20;
 
-/// Buffers that grew past this for one long event are given back after it.
+/// Buffers that grew past this for one long event are freed after it.
 const KEPT_BUFFER_BYTES: usize = 16 << 10;
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
@@ -24,14 +23,14 @@ pub enum SseFault {
     TooLong { limit_bytes: usize },
 }
 
-/// Holds what of an event came in earlier reads. An event that lies whole in one read is handed out
-/// without a copy.
+/// Buffers incomplete events between reads. An event that is complete within one read is not
+/// copied.
 #[derive(Debug)]
 pub struct Decoder {
     limit_bytes: usize,
-    /// The line that no end was seen of yet.
+    /// The incomplete line.
     line: Vec<u8>,
-    /// Data lines of the event that no end was seen of yet, joined.
+    /// Data lines of the incomplete event, joined.
     data: Vec<u8>,
     has_data: bool,
     /// The last byte was a CR: an LF that follows belongs to it.
@@ -92,7 +91,7 @@ impl Decoder {
         self.check(self.line.len())
     }
 
-    /// The body has ended: an event that lacks only its blank line is handed out.
+    /// The body has ended: an event that lacks only its blank line is passed on.
     pub fn finish(
         &mut self,
         on_event: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
@@ -104,7 +103,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// A line that lies whole in this read. True: it is blank, and so ends the event.
+    /// Takes a line that is complete within this read. True: it is blank, and so ends the event.
     fn take_line<'a>(
         &mut self,
         line: &'a [u8],
@@ -125,8 +124,8 @@ impl Decoder {
         Ok(line.is_empty())
     }
 
-    /// The end of a line that began in an earlier read. True: it is blank, which only a lone byte
-    /// order mark can be.
+    /// Takes the end of a line that began in an earlier read. True: it is blank, which only a lone
+    /// byte order mark can be.
     fn take_held_line(&mut self, end: &[u8]) -> Result<bool, SseFault> {
         self.line.extend_from_slice(end);
         self.check(self.line.len())?;
@@ -204,21 +203,21 @@ mod tests {
 
     const GO: ControlFlow<()> = ControlFlow::Continue(());
 
-    fn fed(deltas: &[&[u8]]) -> Result<Vec<String>, SseFault> {
+    fn fed(reads: &[&[u8]]) -> Result<Vec<String>, SseFault> {
         let mut decoder = Decoder::new(64);
         let mut events = Vec::new();
         let mut keep = |data: &[u8]| {
             events.push(String::from_utf8_lossy(data).into_owned());
             GO
         };
-        for fragment in deltas {
-            decoder.feed(fragment, &mut keep)?;
+        for read in reads {
+            decoder.feed(read, &mut keep)?;
         }
         decoder.finish(&mut keep)?;
         Ok(events)
     }
 
-    /// Buffered, byte by byte and cut in two at every place: always the same.
+    /// Whole, byte by byte and cut in two at every place: always the same.
     fn assert_events(stream: &[u8], expected: &[&str]) {
         let bytes: Vec<&[u8]> = stream.chunks(1).collect();
         assert_eq!(
@@ -358,8 +357,8 @@ mod tests {
             size in 1usize..9,
         ) {
             let stream = stream.concat();
-            let deltas: Vec<&[u8]> = stream.chunks(size).collect();
-            prop_assert_eq!(fed(&[&stream]), fed(&deltas));
+            let reads: Vec<&[u8]> = stream.chunks(size).collect();
+            prop_assert_eq!(fed(&[&stream]), fed(&reads));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Stop reasons and finish reasons by name. How the one becomes the other: `stop_tracker`.
+//! Stop reasons and finish reasons by name. `stop_tracker` maps the one to the other.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StopReason {
@@ -39,7 +39,7 @@ impl StopReason {
 /// What the backend's `finish_reason` means; the one table of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// `stop`, and whatever we do not know.
+    /// `stop`, and unknown ones.
     Natural,
     /// `tool_calls`, `function_call`.
     Calls,

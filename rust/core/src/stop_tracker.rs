@@ -1,5 +1,5 @@
-//! How an engine's finish reason becomes the stop reason of a message. That depends on its tool
-//! calls, on the limits it reached and on the dialect too.
+//! Maps an engine's finish reason to the stop reason of a message. Tool calls, limits and the
+//! dialect decide too.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ pub struct Ending {
     pub stop_sequence: Option<String>,
 }
 
-/// What became of the calls of a message.
+/// Whether a message has tool calls, and whether the last is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolCallState {
     None,
@@ -64,7 +64,8 @@ impl StopTracker {
                     StopReason::ModelContextWindowExceeded
                 }
                 (Finish::Length, _) => StopReason::MaxTokens,
-                // vLLM up to 0.32 says `tool_calls` for a call that the limit cut in a whole reply.
+                // vLLM up to 0.32 reports `tool_calls` for a call that the limit cut, when it does
+                // not stream.
                 (Finish::Calls, _) if is_limit_reached(usage, options) => StopReason::MaxTokens,
                 (Finish::Filtered, _) => StopReason::Refusal,
                 (Finish::Natural, ToolCallState::None | ToolCallState::Truncated)
@@ -76,7 +77,7 @@ impl StopTracker {
                     Finish::Natural | Finish::Calls | Finish::Failed,
                     ToolCallState::Complete | ToolCallState::Truncated,
                 ) => StopReason::ToolUse,
-                // A client that gets `tool_use` and finds no call asks again.
+                // A client that gets `tool_use` without a call sends the request again.
                 (Finish::Natural | Finish::Calls | Finish::Failed, ToolCallState::None) => {
                     StopReason::EndTurn
                 }
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn e09_the_dialect_decides_what_is_said_of_a_stop_string() {
+    fn e09_the_dialect_decides_how_a_stop_string_is_reported() {
         let mut stop = StopTracker::default();
         stop.finish("stop", Some("END"));
         let mut options = Options::new("msg_1", "m");
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_window_is_told_from_a_full_budget() {
+    fn a_full_window_differs_from_a_reached_limit() {
         for (window, limit, prompt, output, reason) in [
             (Some(100), Some(64), 90, 10, StopReason::ModelContextWindowExceeded),
             (Some(100), None, 90, 10, StopReason::ModelContextWindowExceeded),

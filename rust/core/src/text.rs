@@ -1,19 +1,18 @@
-//! Text as it stands inside a JSON string: still escaped, without its quotes.
+//! JSON string text: still escaped, without its quotes.
 //!
-//! Content goes through as it came; only what must be looked at (blank text, halves of surrogate
-//! pairs) is looked at, and only what must be read (names, reasoning for the signature, arguments
-//! of a whole reply) is decoded. Nothing here fails on text that is not well escaped.
+//! Content is copied, not decoded. Only names, the reasoning of a signature and the arguments of an
+//! aggregated message are decoded. Badly escaped text is never an error here.
 
 use std::borrow::Cow;
 
 use memchr::memchr;
 
-/// What a lone half of a surrogate pair becomes.
+/// Replaces a lone half of a surrogate pair.
 pub const REPLACEMENT: &str = "\\ufffd";
 
 /// True when the text is white space only (the empty text is).
 pub fn is_blank(escaped: &str) -> bool {
-    // One look settles nearly every token.
+    // The first byte decides for nearly every token.
     match escaped.as_bytes().first() {
         None => true,
         Some(b' ' | b'\\') => skip_blank(escaped) == escaped.len(),
@@ -44,7 +43,7 @@ pub enum Unit {
     Half(u16),
 }
 
-/// The character at `at` (a character border inside the text) and how many bytes it takes there.
+/// The character at `at` (a character boundary inside the text) and its length in bytes.
 pub fn unit(escaped: &str, at: usize) -> (Unit, usize) {
     let bytes = escaped.as_bytes();
     if bytes[at] != b'\\' {
@@ -83,7 +82,7 @@ fn is_high(half: u16) -> bool {
     half < 0xdc00
 }
 
-/// The text itself. Halves of pairs are joined, lone ones become U+FFFD.
+/// Decodes the text. Surrogate pairs are joined, lone halves become U+FFFD.
 pub fn decode(escaped: &str) -> Cow<'_, str> {
     if memchr(b'\\', escaped.as_bytes()).is_none() {
         return Cow::Borrowed(escaped);
@@ -125,7 +124,7 @@ fn join(high: u16, low: u16) -> char {
     char::from_u32(code).unwrap_or('\u{fffd}')
 }
 
-/// Appends `text` the way it stands inside a JSON string.
+/// Appends `text`, escaped for a JSON string.
 pub fn escape_into(text: &str, escaped: &mut String) {
     escaped.reserve(text.len());
     for c in text.chars() {
@@ -155,15 +154,15 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// Joins surrogate pairs over the borders of deltas: a high half that ends a fragment waits for the
-/// next one.
+/// Joins surrogate pairs that were split over two fragments: a high half at the end of one is held
+/// back for the next.
 #[derive(Debug, Default)]
 pub struct SurrogateJoiner {
     high: Option<u16>,
 }
 
 impl SurrogateJoiner {
-    /// The fragment with no lone half in it; borrowed, and nothing done, unless it has one.
+    /// The fragment without lone halves; borrowed as it is when it has no half.
     pub fn push<'a>(&mut self, fragment: &'a str) -> Cow<'a, str> {
         if self.high.is_none() && !has_half(fragment) {
             return Cow::Borrowed(fragment);
@@ -195,7 +194,7 @@ impl SurrogateJoiner {
         Cow::Owned(text)
     }
 
-    /// No more deltas: what a waiting half becomes.
+    /// End of input: the replacement of a half that is still held back.
     pub fn end(&mut self) -> Option<&'static str> {
         self.high.take().map(|_| REPLACEMENT)
     }
@@ -282,8 +281,8 @@ mod tests {
     }
 
     #[test]
-    fn b03_halves_are_joined_over_pieces() {
-        for (deltas, expected) in [
+    fn b03_halves_are_joined_over_fragments() {
+        for (fragments, expected) in [
             (&["\\ud83d", "\\ude00"][..], "\\ud83d\\ude00"),
             (&["a\\uD83D", "\\uDE00b"], "a\\ud83d\\ude00b"),
             (&["a\\ud83d\\ude00b"], "a\\ud83d\\ude00b"),
@@ -296,9 +295,9 @@ mod tests {
         ] {
             let mut joiner = SurrogateJoiner::default();
             let mut text: String =
-                deltas.iter().map(|fragment| joiner.push(fragment).into_owned()).collect();
+                fragments.iter().map(|fragment| joiner.push(fragment).into_owned()).collect();
             text.push_str(joiner.end().unwrap_or(""));
-            assert_eq!(text, expected, "{deltas:?}");
+            assert_eq!(text, expected, "{fragments:?}");
             assert_eq!(joiner.end(), None);
         }
     }

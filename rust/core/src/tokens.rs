@@ -1,14 +1,14 @@
-//! The gateway's own tokenizers: how many tokens a text has, near enough for limits and estimates.
+//! The gateway's own tokenizers: count the tokens of a text, exactly enough for limits and
+//! estimates.
 //!
-//! Only counts are asked for. Long texts are counted in parts, so that no text makes the work grow
-//! faster than its length and none holds more memory than one fragment needs; a border between
-//! deltas may cost a token.
+//! Long texts are counted in parts, which keeps time linear and memory bounded for any text; a
+//! boundary between parts may add a token.
 
 use thiserror::Error;
 
-/// Long enough that a cut falsifies less than a thousandth of a count.
+/// Long enough that cutting changes a count by less than a thousandth.
 const PART_BYTES: usize = 8 << 10;
-/// How far before the end of a fragment a line end or blank is looked for.
+/// How far before the end of a part a line end or blank is searched for.
 const CUT_WINDOW_BYTES: usize = 1 << 10;
 
 #[derive(Debug, Error)]
@@ -40,27 +40,25 @@ impl Tokenizer {
 
     /// Tokens of all texts together, without the special tokens that a chat template adds.
     pub fn count(&self, texts: &[&str]) -> usize {
-        // The slowest texts, at 1 MB/s, are one symbol without end: there a fragment is like the
-        // one before it.
+        // The slowest texts, at 1 MB/s, repeat one symbol: there a part equals the one before it.
         let mut last = ("", 0);
         let mut total = 0;
-        for fragment in texts.iter().flat_map(|text| Pieces(text)) {
-            if fragment != last.0 {
-                last = (fragment, self.count_piece(fragment));
+        for part in texts.iter().flat_map(|text| TextParts(text)) {
+            if part != last.0 {
+                last = (part, self.count_part(part));
             }
             total += last.1;
         }
         total
     }
 
-    fn count_piece(&self, fragment: &str) -> usize {
+    fn count_part(&self, part: &str) -> usize {
         match &self.vocabulary {
-            Vocabulary::OpenAi(bpe) => bpe.count(fragment),
-            // Four bytes a token is what English has; a file whose model cannot encode everything
-            // is rare.
+            Vocabulary::OpenAi(bpe) => bpe.count(part),
+            // Four bytes per token is the average of English; few models cannot encode some text.
             Vocabulary::HuggingFace(model) => model
-                .encode_fast(fragment, false)
-                .map_or(fragment.len().div_ceil(4), |encoding| encoding.len()),
+                .encode_fast(part, false)
+                .map_or(part.len().div_ceil(4), |encoding| encoding.len()),
         }
     }
 }
@@ -71,25 +69,24 @@ fn from_file(path: &str) -> Result<tokenizers::Tokenizer, TokenizerError> {
         reason: error.to_string(),
     };
     let mut model = tokenizers::Tokenizer::from_file(path).map_err(unusable)?;
-    // Files made for training cut and fill every text to one length.
+    // Files made for training truncate and pad every text to one length.
     model.with_truncation(None).map_err(unusable)?.with_padding(None);
     Ok(model)
 }
 
-/// A text in deltas of at most `PART_BYTES`, cut after a line or before a blank where there is
-/// one.
-struct Pieces<'a>(&'a str);
+/// A text in parts of at most `PART_BYTES`, cut after a line or before a blank where there is one.
+struct TextParts<'a>(&'a str);
 
-impl<'a> Iterator for Pieces<'a> {
+impl<'a> Iterator for TextParts<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {
         if self.0.is_empty() {
             return None;
         }
-        let (fragment, rest) = self.0.split_at(cut(self.0));
+        let (part, rest) = self.0.split_at(cut(self.0));
         self.0 = rest;
-        Some(fragment)
+        Some(part)
     }
 }
 
@@ -140,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_cost_about_what_they_would_in_one_piece() {
+    fn long_texts_count_about_the_same_as_in_one_part() {
         let prose =
             "Nothing is sent to the client before the backend's first event.\n    fn main() {}\n"
                 .repeat(2000);
@@ -151,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_short_and_whole() {
+    fn parts_are_short_and_complete() {
         for text in [
             "=".repeat(100_000),
             " ".repeat(100_000),
@@ -159,12 +156,10 @@ mod tests {
             "word ".repeat(20_000),
             "line\n".repeat(20_000),
         ] {
-            let deltas: Vec<&str> = Pieces(&text).collect();
-            assert_eq!(deltas.concat(), text);
-            assert!(
-                deltas.iter().all(|fragment| !fragment.is_empty() && fragment.len() <= PART_BYTES)
-            );
-            assert!(deltas.len() <= 1 + text.len() / (PART_BYTES - CUT_WINDOW_BYTES));
+            let parts: Vec<&str> = TextParts(&text).collect();
+            assert_eq!(parts.concat(), text);
+            assert!(parts.iter().all(|part| !part.is_empty() && part.len() <= PART_BYTES));
+            assert!(parts.len() <= 1 + text.len() / (PART_BYTES - CUT_WINDOW_BYTES));
         }
     }
 

@@ -1,10 +1,9 @@
-//! Ids of tool calls: which ids of a backend can be shown, and what is shown in place of the
-//! others.
+//! Ids of tool calls: which ids of a backend are safe for clients, and replacements for the others.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// Longer backend ids are not carried along: the client gets a fresh one.
+/// Longer backend ids are not embedded: the client gets a fresh id.
 const ORIGINAL_ID_LIMIT_BYTES: usize = 256;
 const SAFE_PREFIXES: [&str; 3] = ["chatcmpl-tool-", "call_", "toolu_"];
 
@@ -24,8 +23,8 @@ pub fn tool_id(message_id: &str, number: u16, original: &str) -> String {
     id
 }
 
-/// True for ids that can be shown as they are: clean letters and so random that they are unique in
-/// a conversation. `call_0`, `functions.f:0` and Mistral's nine characters are not.
+/// True for ids that clients get unchanged: safe characters, and random enough to be unique in a
+/// conversation. `call_0`, `functions.f:0` and Mistral's nine characters are not.
 pub fn is_safe_id(id: &str) -> bool {
     if is_made_id(id) || id.len() > ORIGINAL_ID_LIMIT_BYTES {
         return false;
@@ -37,14 +36,14 @@ pub fn is_safe_id(id: &str) -> bool {
         return true;
     }
     let clean = id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    // A long name with a counter behind it is clean and long, and still the same in every turn: ask
-    // for a run that looks random.
+    // A long name with a counter is clean and long, yet repeats in every turn: require a run that
+    // looks random.
     let random =
         id.split(['_', '-']).any(|run| run.len() >= 12 && run.bytes().any(|b| b.is_ascii_digit()));
     clean && id.len() >= 20 && random
 }
 
-/// True for the long form of [`tool_id`]: shown again, it would be taken for one of ours.
+/// True for the long form of [`tool_id`]: passed on, it would be decoded as an id of the gateway.
 fn is_made_id(id: &str) -> bool {
     id.strip_prefix("toolu_").and_then(|rest| rest.split_at_checked(18)).is_some_and(
         |(digits, rest)| {

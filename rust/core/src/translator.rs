@@ -1,7 +1,8 @@
-//! A streamed chat completion into Messages events, without I/O: events → chunks → message.
+//! Translates a streamed chat completion into Messages events, without I/O: SSE events → chunks →
+//! message.
 //!
-//! A bad peer never raises here: what cannot be read ends the message honestly, and from then on
-//! nothing more is written.
+//! Bad input is never an error here: it ends the message with an `error` event, and nothing is
+//! written after it.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ impl Translator {
         self.stream.end_of_body(sink);
     }
 
-    /// A second body goes on where the first was stopped.
+    /// A second body follows, which continues the first.
     pub fn begin_continuation(&mut self) {
         self.decoder = Decoder::default();
         self.stream.begin_continuation();

@@ -1,11 +1,12 @@
-//! Usage of a message, over one or two legs.
+//! Usage of a message, over one or two legs. A leg is one response of a backend; a continuation
+//! after the thinking budget is the second.
 
 use crate::outcome::{MessageUsage, Usage};
 
 #[derive(Debug, Default)]
 pub struct UsageTracker {
     usage: Option<Usage>,
-    /// Pieces of this leg: tokens, nearly, when the backend does not count them.
+    /// Deltas of this leg: nearly its tokens, for a backend that reports no usage.
     deltas: u64,
     /// The leg that was stopped at the thinking budget.
     earlier: Option<Leg>,
@@ -26,7 +27,7 @@ impl UsageTracker {
         self.deltas
     }
 
-    /// Usage is cumulative: the last word counts, nothing is summed.
+    /// Usage is cumulative: the last one counts, nothing is summed.
     pub fn set_usage(&mut self, usage: Usage) {
         self.usage = Some(usage);
     }
@@ -35,7 +36,7 @@ impl UsageTracker {
         self.usage.is_some()
     }
 
-    /// The reply goes on in a second leg, whose prompt holds the first one's reasoning.
+    /// Begins the second leg, whose prompt holds the first one's reasoning.
     pub fn begin_leg(&mut self) {
         let leg = Leg { usage: self.usage.take(), deltas: self.deltas };
         *self = Self { earlier: Some(leg), ..Self::default() };
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn without_usage_pieces_are_counted() {
+    fn without_usage_deltas_are_counted() {
         let mut usage_tracker = UsageTracker::default();
         usage_tracker.count_delta();
         usage_tracker.count_delta();

@@ -25,18 +25,18 @@ fn frame(delta: &Value, finish: Option<&str>) -> String {
     )
 }
 
-fn translate(options: &Options, deltas: &[&[u8]]) -> Vec<u8> {
+fn translate(options: &Options, reads: &[&[u8]]) -> Vec<u8> {
     let mut translator = Translator::new(options.clone());
     let mut out = Vec::new();
-    for fragment in deltas {
-        translator.feed(fragment, &mut out);
+    for read in reads {
+        translator.feed(read, &mut out);
     }
     translator.finish(&mut out);
     out
 }
 
-/// Pieces of text that hold what is hard: white space, escapes, characters of many bytes, tags.
-fn deltas() -> impl Strategy<Value = Vec<String>> {
+/// Fragments of text with the hard cases: white space, escapes, characters of many bytes, tags.
+fn fragments() -> impl Strategy<Value = Vec<String>> {
     let fragment = prop_oneof![
         "[ \\n\\t]{1,3}",
         "[a-z ]{1,6}",
@@ -52,7 +52,7 @@ fn deltas() -> impl Strategy<Value = Vec<String>> {
 struct ToolCall {
     name: String,
     input: Value,
-    piece_bytes: usize,
+    fragment_bytes: usize,
 }
 
 fn calls() -> impl Strategy<Value = Vec<ToolCall>> {
@@ -66,11 +66,8 @@ fn calls() -> impl Strategy<Value = Vec<ToolCall>> {
     ];
     let input = proptest::collection::btree_map("[a-c]{1,2}", value, 0..3)
         .prop_map(|members| json!(members));
-    let call = ("[a-z_]{1,8}", input, 1usize..9).prop_map(|(name, input, piece_bytes)| ToolCall {
-        name,
-        input,
-        piece_bytes,
-    });
+    let call = ("[a-z_]{1,8}", input, 1usize..9)
+        .prop_map(|(name, input, fragment_bytes)| ToolCall { name, input, fragment_bytes });
     vec(call, 0..4)
 }
 
@@ -79,9 +76,9 @@ impl ToolCall {
         format!("chatcmpl-tool-{at:016x}")
     }
 
-    fn argument_pieces(&self) -> Vec<String> {
+    fn argument_fragments(&self) -> Vec<String> {
         let text: Vec<char> = self.input.to_string().chars().collect();
-        text.chunks(self.piece_bytes).map(|fragment| fragment.iter().collect()).collect()
+        text.chunks(self.fragment_bytes).map(|fragment| fragment.iter().collect()).collect()
     }
 
     fn start(&self, at: usize) -> Value {
@@ -103,7 +100,7 @@ struct Completion {
 
 fn replies() -> impl Strategy<Value = Completion> {
     let finish = prop::sample::select(vec!["stop", "tool_calls", "length"]);
-    (deltas(), deltas(), calls(), finish).prop_map(|(reasoning, content, calls, finish)| {
+    (fragments(), fragments(), calls(), finish).prop_map(|(reasoning, content, calls, finish)| {
         Completion { reasoning, content, calls, finish }
     })
 }
@@ -115,8 +112,9 @@ impl Completion {
         deltas.extend(self.content.iter().map(|fragment| json!({"content": fragment})));
         for (at, call) in self.calls.iter().enumerate() {
             deltas.push(call.start(at));
-            deltas
-                .extend(call.argument_pieces().iter().map(|fragment| argument_delta(at, fragment)));
+            deltas.extend(
+                call.argument_fragments().iter().map(|fragment| argument_delta(at, fragment)),
+            );
         }
         let mut stream: String = deltas.iter().map(|delta| frame(delta, None)).collect();
         stream.push_str(&frame(&json!({}), Some(self.finish)));
@@ -177,7 +175,7 @@ proptest! {
         ];
         for (at, call) in reply.calls.iter().enumerate() {
             let mut deltas = vec![call.start(at)];
-            deltas.extend(call.argument_pieces().iter().map(|fragment| argument_delta(at, fragment)));
+            deltas.extend(call.argument_fragments().iter().map(|fragment| argument_delta(at, fragment)));
             sources.push(deltas);
         }
         let mut stream = String::new();
@@ -299,7 +297,7 @@ fn odd_delta() -> impl Strategy<Value = Value> {
 }
 
 #[test]
-fn nothing_is_told_after_the_end() {
+fn nothing_is_written_after_the_end() {
     let mut stream = MessageStream::new(options());
     let mut out = Vec::new();
     stream.fail(ErrorKind::Timeout, "too late", &mut SseSink(&mut out));

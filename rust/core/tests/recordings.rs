@@ -36,11 +36,11 @@ fn streams() -> Vec<PathBuf> {
     streams
 }
 
-fn translate(deltas: &[&[u8]]) -> Vec<u8> {
+fn translate(reads: &[&[u8]]) -> Vec<u8> {
     let mut translator = Translator::new(options());
     let mut out = Vec::new();
-    for fragment in deltas {
-        translator.feed(fragment, &mut out);
+    for read in reads {
+        translator.feed(read, &mut out);
     }
     translator.finish(&mut out);
     out

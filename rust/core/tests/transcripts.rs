@@ -59,11 +59,11 @@ fn options(case: &Path) -> Options {
     options
 }
 
-fn translate(options: &Options, deltas: &[&[u8]]) -> (Vec<u8>, Outcome) {
+fn translate(options: &Options, reads: &[&[u8]]) -> (Vec<u8>, Outcome) {
     let mut translator = Translator::new(options.clone());
     let mut out = Vec::new();
-    for fragment in deltas {
-        translator.feed(fragment, &mut out);
+    for read in reads {
+        translator.feed(read, &mut out);
     }
     translator.finish(&mut out);
     (out, translator.stream().outcome())

@@ -18,9 +18,9 @@ fuzz_target!(|input: &[u8]| {
     );
 });
 
-fn read(mut body: Body, deltas: &[&[u8]]) -> (Vec<u8>, Result<usize, HttpFault>, bool) {
+fn read(mut body: Body, reads: &[&[u8]]) -> (Vec<u8>, Result<usize, HttpFault>, bool) {
     let (mut payload, mut left) = (Vec::new(), 0);
-    for fragment in deltas {
+    for fragment in reads {
         let mut input = *fragment;
         loop {
             match body.feed(&mut input) {

@@ -1,5 +1,5 @@
-//! A backend's connection, from the status line to whatever it ends with: what a client gets does
-//! not depend on the reads, the end is output once, and a Messages stream keeps its invariant.
+//! A backend's connection, from the status line to its end: the client's bytes do not depend on how
+//! reads are cut, there is one end, and a Messages stream keeps its invariant.
 #![no_main]
 
 #[path = "../../core/tests/message_text/mod.rs"]
@@ -21,37 +21,37 @@ fuzz_target!(|input: &[u8]| {
         }))),
         _ => ResponseMode::Buffered,
     };
-    let deltas: Vec<&[u8]> = wire.chunks(usize::from(*size).max(1)).collect();
-    let whole = response_reader(mode(), &[wire]);
-    assert_eq!(whole, response_reader(mode(), &deltas));
+    let reads: Vec<&[u8]> = wire.chunks(usize::from(*size).max(1)).collect();
+    let whole = feed_all(mode(), &[wire]);
+    assert_eq!(whole, feed_all(mode(), &reads));
     if form % 3 == 0 && whole.end == End::Complete {
         assert!(message_text::check(&whole.output).is_some());
     }
 });
 
 #[derive(Debug, PartialEq)]
-struct Exchanged {
+struct Transcript {
     output: Vec<u8>,
     end: End,
     collected: Vec<u8>,
     fault: Option<String>,
 }
 
-fn response_reader(mut mode: ResponseMode, deltas: &[&[u8]]) -> Exchanged {
-    let (mut response_reader, mut output) = (ResponseReader::default(), Vec::new());
+fn feed_all(mut mode: ResponseMode, reads: &[&[u8]]) -> Transcript {
+    let (mut reader, mut output) = (ResponseReader::default(), Vec::new());
     let mut end = None;
-    for fragment in deltas {
-        let step = response_reader.feed(&mut mode, fragment, &mut output);
-        assert!(end.is_none() || step.end.is_none(), "one end");
-        end = end.or(step.end);
+    for read in reads {
+        let progress = reader.feed(&mut mode, read, &mut output);
+        assert!(end.is_none() || progress.end.is_none(), "one end");
+        end = end.or(progress.end);
     }
-    let step = response_reader.eof(&mut mode, &mut output);
-    assert!(end.is_some() != step.end.is_some(), "one end");
-    let end = end.or(step.end).expect("an end");
-    Exchanged {
+    let progress = reader.eof(&mut mode, &mut output);
+    assert!(end.is_some() != progress.end.is_some(), "one end");
+    let end = end.or(progress.end).expect("an end");
+    Transcript {
         output,
         end,
-        collected: response_reader.collected().to_vec(),
-        fault: response_reader.fault().map(str::to_owned),
+        collected: reader.collected().to_vec(),
+        fault: reader.fault().map(str::to_owned),
     }
 }

@@ -1,4 +1,4 @@
-//! A backend's stream with any switches: the client's stream keeps its invariant, does not depend on
+//! A backend's stream with any options: the client's stream keeps its invariant, does not depend on
 //! the cuts, and folds into the message that the whole reply gives.
 #![no_main]
 
@@ -14,10 +14,10 @@ fuzz_target!(|input: &[u8]| {
     let [switches, size, stream @ ..] = input else { return };
     let options = options(*switches);
     let output = translate(&options, &[stream]);
-    let deltas: Vec<&[u8]> = stream.chunks(usize::from(*size).max(1)).collect();
+    let reads: Vec<&[u8]> = stream.chunks(usize::from(*size).max(1)).collect();
     assert_eq!(
         String::from_utf8_lossy(&output),
-        String::from_utf8_lossy(&translate(&options, &deltas))
+        String::from_utf8_lossy(&translate(&options, &reads))
     );
     let (body, outcome) = fold(options.clone(), stream);
     let Some(mut streamed) = message_text::check(&output) else {
@@ -53,11 +53,11 @@ fn options(switches: u8) -> Options {
     }
 }
 
-fn translate(options: &Options, deltas: &[&[u8]]) -> Vec<u8> {
+fn translate(options: &Options, reads: &[&[u8]]) -> Vec<u8> {
     let mut translator = Translator::new(options.clone());
     let mut out = Vec::new();
-    for fragment in deltas {
-        translator.feed(fragment, &mut out);
+    for read in reads {
+        translator.feed(read, &mut out);
     }
     translator.finish(&mut out);
     out

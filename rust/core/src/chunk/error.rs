@@ -1,5 +1,5 @@
-//! An error in place of a chunk (or of a reply), in any of the shapes engines use. What it means to
-//! a client is not known here.
+//! An error in place of a chunk (or of a reply), in any of the shapes engines use. `failure` maps
+//! it to the client's error.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,8 +11,7 @@ use super::json::{Parsed, elements, members, some, unquoted};
 use super::types::{BackendError, ChunkFault};
 
 impl BackendError {
-    /// A whole body that holds an error; empty where it holds none. Raises a fault for
-    /// what is not JSON.
+    /// Reads a whole body; empty where it holds no error. Fails on a body that is not JSON.
     pub fn read(body: &[u8]) -> Parsed<Self> {
         let text = std::str::from_utf8(body).map_err(|_| ChunkFault::NotUtf8)?;
         let raw = serde_json::from_str::<&RawValue>(text)?.get();
@@ -91,7 +90,7 @@ impl<'a> Failure<'a> {
     }
 }
 
-/// FastAPI says what is wrong in a text, or in a list with one `msg` for each place.
+/// FastAPI's `detail` is a text, or a list with a `msg` per location.
 fn detail_text(raw: &str) -> Parsed<String> {
     if !raw.starts_with('[') {
         return Ok(decode_text(raw).into_owned());
@@ -123,7 +122,7 @@ fn decode_text(raw: &str) -> Cow<'_, str> {
     }
 }
 
-/// serde_json gives lone surrogates to a reader of bytes, not to a reader of text.
+/// serde_json accepts lone surrogates for bytes, but not for text.
 struct Bytes;
 
 impl<'de> Visitor<'de> for Bytes {

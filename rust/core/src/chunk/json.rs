@@ -1,4 +1,4 @@
-//! JSON read one level at a time: members and elements stay raw until somebody wants them.
+//! JSON read one level at a time: members and elements stay raw until they are read in turn.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! The reader of every shape: any order, whitespace, nulls, objects where text is usual. What it
-//! refuses is refused.
+//! The complete parser: any order, whitespace, nulls, objects where text is usual. It decides what
+//! is a fault.
 
 use super::error::Failure;
 use super::json::{Parsed, elements, members, some, unquoted};
@@ -143,14 +143,14 @@ impl Usage {
         Ok(usage.none_if_empty())
     }
 
-    /// None when nothing was counted, which is what an empty object says.
+    /// None when all counts are zero, as in an empty object.
     pub(super) fn none_if_empty(self) -> Option<Self> {
         (self != Self::default()).then_some(self)
     }
 }
 
-/// A number of tokens; None for what is no whole, positive number. Floats come from gateways
-/// between us and the engine.
+/// A number of tokens; None for anything but a whole, positive number. Floats come from gateways in
+/// front of an engine.
 fn count(raw: &str) -> Option<u64> {
     raw.parse()
         .ok()

@@ -1,8 +1,8 @@
-//! The quick reader of what engines emit token after token: compact JSON, known members, nothing
-//! nested that is unknown.
+//! The fast scanner for the chunks that engines emit per token: compact JSON, known members,
+//! nothing nested that is unknown.
 //!
-//! One pass, no allocation but for tool calls. `None` means "not for me", never "wrong":
-//! [`super::parse`] then decides. What is accepted here is accepted there, with the same answer.
+//! One pass, no allocation but for tool calls. `None` means "not supported", never "invalid":
+//! [`super::parse`] then decides. Whatever is accepted here gives the same result there.
 
 use super::types::{Arguments, Choice, Chunk, Delta, ToolDelta};
 use crate::outcome::Usage;
@@ -136,7 +136,7 @@ impl<'a> Scanner<'a> {
         Some(usage)
     }
 
-    /// One count out of an object of details, or null.
+    /// One count of an object of details, or null.
     fn detail(&mut self, name: &[u8]) -> Option<Option<u64>> {
         let mut detail = None;
         if !self.null() {
@@ -179,8 +179,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A whole number; what follows it (a fraction, an exponent) is refused by whoever expects a
-    /// comma.
+    /// A whole number; what follows it (a fraction, an exponent) is refused where a comma is
+    /// expected.
     fn number(&mut self) -> Option<&'a str> {
         let start = self.at;
         let _sign = self.expect(b'-');
@@ -212,7 +212,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A name without escapes: an escaped one may be one that is known.
+    /// A name without escapes; an escaped one may spell a known name, and is left to the parser.
     fn name(&mut self) -> Option<&'a [u8]> {
         self.expect(b'"')?;
         let rest = self.text.as_bytes().get(self.at..)?;
@@ -279,8 +279,8 @@ impl<'a> Scanner<'a> {
 fn plain_length(bytes: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
-    // Marks bytes below `limit`; a borrow may mark more, but only above a byte that is marked
-    // rightly.
+    // Marks bytes below `limit`. A borrow may mark more, but only above a byte that is marked
+    // correctly.
     let below = |word: u64, limit: u8| word.wrapping_sub(ONES * u64::from(limit)) & !word & HIGH;
     let (words, tail) = bytes.as_chunks::<8>();
     for (i, word) in words.iter().enumerate() {

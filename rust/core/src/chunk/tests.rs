@@ -59,7 +59,7 @@ fn every_delta_that_engines_emit_per_token_is_scanned() {
 }
 
 #[test]
-fn e01_reasoning_under_two_names_is_told_once() {
+fn e01_reasoning_under_two_names_is_read_once() {
     assert_eq!(
         read_both(&delta(r#""reasoning":"a","reasoning_content":"a""#)).unwrap().reasoning,
         "a"
@@ -246,7 +246,7 @@ fn errors_in_every_shape() {
 }
 
 #[test]
-fn no_error_where_none_is_said() {
+fn no_error_where_there_is_none() {
     for text in [
         r#"{"choices":[],"error":null}"#,
         r#"{"choices":[],"error":""}"#,

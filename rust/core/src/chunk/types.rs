@@ -1,10 +1,10 @@
-//! What one chunk can hold. Strings are escaped JSON text, borrowed from the event.
+//! The contents of a chunk. Strings are escaped JSON text, borrowed from the event.
 
 use thiserror::Error;
 
 use crate::outcome::Usage;
 
-/// What one event of the backend says. Absent, null and empty mean the same: nothing.
+/// The contents of one event of the backend. Absent, null and empty mean the same.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Chunk<'a> {
     /// `delta.reasoning` or `delta.reasoning_content`; one of them when both are there. Escaped
@@ -24,9 +24,9 @@ pub struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// Whether it counts as the first event, after which no other backend is tried: content,
-    /// reasoning, a tool call, a finish reason or generated tokens. A role alone is none; nor is a
-    /// usage of no tokens.
+    /// Whether the chunk counts as the first event, after which no other backend is tried: content,
+    /// reasoning, a tool call, a finish reason or generated tokens. A role alone does not, nor does
+    /// usage without generated tokens.
     pub fn is_event(&self) -> bool {
         !self.reasoning.is_empty()
             || !self.content.is_empty()
@@ -70,7 +70,7 @@ pub struct BackendError {
     pub context_window: Option<u64>,
 }
 
-/// The event is nothing that a chat completion's stream may hold.
+/// The event is not a chunk of a chat completion.
 #[derive(Debug, Error)]
 pub enum ChunkFault {
     #[error("the chunk is not UTF-8")]
@@ -81,7 +81,7 @@ pub enum ChunkFault {
     Shape { member: &'static str, expected: &'static str },
 }
 
-/// A choice as it stands; the later one of two members with the same name counts.
+/// One choice. Of two members with the same name the later one counts.
 #[derive(Default)]
 pub(super) struct Choice<'a> {
     pub(super) delta: Delta<'a>,

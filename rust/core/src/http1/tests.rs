@@ -12,10 +12,10 @@ fn head_of(fields: &str) -> Result<ResponseHead, HttpFault> {
     })
 }
 
-fn body_in(framing: Framing, deltas: &[&[u8]]) -> Result<(Vec<u8>, usize, bool), HttpFault> {
+fn body_in(framing: Framing, reads: &[&[u8]]) -> Result<(Vec<u8>, usize, bool), HttpFault> {
     let mut body = Body::new(framing);
     let (mut payload, mut left) = (Vec::new(), 0);
-    for fragment in deltas {
+    for fragment in reads {
         let mut input = *fragment;
         while let Some(fragment) = body.feed(&mut input)? {
             payload.extend_from_slice(fragment);
@@ -263,13 +263,13 @@ proptest! {
             stream.extend_from_slice(b"\r\n");
         }
         stream.extend_from_slice(b"0\r\n\r\n");
-        let deltas: Vec<&[u8]> = stream.chunks(size).collect();
-        prop_assert_eq!(body_in(Framing::Chunked, &deltas), Ok((chunks.concat(), 0, true)));
+        let reads: Vec<&[u8]> = stream.chunks(size).collect();
+        prop_assert_eq!(body_in(Framing::Chunked, &reads), Ok((chunks.concat(), 0, true)));
     }
 
     #[test]
     fn any_bytes_cut_anywhere_are_one_body(bytes in proptest::collection::vec(prop_oneof![Just(b'0'), Just(b'2'), Just(b'\r'), Just(b'\n'), Just(b';'), any::<u8>()], 0..60), size in 1usize..9) {
-        let deltas: Vec<&[u8]> = bytes.chunks(size).collect();
-        prop_assert_eq!(body_in(Framing::Chunked, &[&bytes]), body_in(Framing::Chunked, &deltas));
+        let reads: Vec<&[u8]> = bytes.chunks(size).collect();
+        prop_assert_eq!(body_in(Framing::Chunked, &[&bytes]), body_in(Framing::Chunked, &reads));
     }
 }

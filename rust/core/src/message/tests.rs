@@ -124,7 +124,7 @@ fn the_first_of_each_starts_the_message() {
 }
 
 #[test]
-fn a_failure_before_the_first_event_tells_nothing() {
+fn a_failure_before_the_first_event_writes_nothing() {
     let error =
         BackendError { status: Some(503), message: "busy".to_owned(), ..BackendError::default() };
     let mut run = Run::new(options());
@@ -219,7 +219,7 @@ fn what_waits_is_bounded() {
 }
 
 #[test]
-fn endless_white_space_is_told_in_the_end() {
+fn white_space_past_the_limit_is_written() {
     let mut run = Run::new(options());
     run.content(&" ".repeat(60_000));
     assert_eq!(run.types(), ["message_start"]);
@@ -238,7 +238,7 @@ fn calls_are_bounded() {
 }
 
 #[test]
-fn a_call_without_a_name_cannot_be_told() {
+fn a_call_without_a_name_is_dropped() {
     let mut run = Run::new(options());
     run.content("x").call(0, "", "{\\\"a\\\":1}").finish("tool_calls").done();
     assert!(!run.types().contains(&"input_json_delta".to_owned()));
@@ -253,7 +253,7 @@ fn a_name_after_the_arguments_is_in_time() {
 }
 
 #[test]
-fn the_first_piece_of_arguments_is_told_at_once() {
+fn the_first_fragment_of_arguments_is_written_at_once() {
     let mut run = Run::new(options());
     run.call(0, "F", "").call(0, "", "{");
     assert_eq!(run.types(), ["message_start", "content_block_start", "input_json_delta"]);
