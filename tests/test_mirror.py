@@ -47,7 +47,6 @@ CORE_WITHOUT_TEST = {
     "chunk/json.rs": "chunk/tests.rs",
     "chunk/parse.rs": "chunk/tests.rs",
     "chunk/scan.rs": "chunk/tests.rs",
-    "response_reader.rs": "tests/agreement.rs and the fuzz target response_reader",
     "fold.rs": "tests/transcripts.rs folds every case",
     "lib.rs": "names the modules",
     "sequencer.rs": "message/tests.rs",

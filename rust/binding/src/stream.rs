@@ -237,7 +237,7 @@ impl ResponseStream {
 
     #[getter]
     fn retry_after(&self) -> Option<String> {
-        self.lock().attempt.reader.header("retry-after")
+        self.lock().attempt.reader.retry_after().map(str::to_owned)
     }
 
     #[getter]

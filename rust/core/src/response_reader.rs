@@ -186,7 +186,10 @@ enum ReadStage {
 
 pub struct ResponseReader {
     stage: ReadStage,
-    head: Option<ResponseHead>,
+    // Of the head only what is read later is kept: a stream lasts for minutes.
+    status: u16,
+    keep_alive: bool,
+    retry_after: Option<Box<str>>,
     collected: Vec<u8>,
     fault: Option<String>,
     fate: ConnectionFate,
@@ -206,7 +209,9 @@ impl Default for ResponseReader {
     fn default() -> Self {
         Self {
             stage: ReadStage::Head(Vec::new()),
-            head: None,
+            status: 0,
+            keep_alive: false,
+            retry_after: None,
             collected: Vec::new(),
             fault: None,
             fate: ConnectionFate::Close,
@@ -232,7 +237,7 @@ impl ResponseReader {
                 self.fail("the backend closed the connection inside the response head".to_owned()),
             ),
             ReadStage::Events(mut body) => Some(match body.eof() {
-                Ok(()) => Self::events_end(mode, out),
+                Ok(()) => Self::finish_events(mode, out),
                 Err(fault) => self.fail(fault.to_string()),
             }),
             ReadStage::Collect(mut body) => Some(match body.eof() {
@@ -258,14 +263,13 @@ impl ResponseReader {
     /// HTTP status; 0 before the head is complete.
     #[must_use]
     pub fn status(&self) -> u16 {
-        self.head.as_ref().map_or(0, |head| head.status)
+        self.status
     }
 
-    /// A header of the response as text.
+    /// The header of that name.
     #[must_use]
-    pub fn header(&self, name: &str) -> Option<String> {
-        let value = self.head.as_ref()?.values(name).next()?;
-        Some(String::from_utf8_lossy(value).into_owned())
+    pub fn retry_after(&self) -> Option<&str> {
+        self.retry_after.as_deref()
     }
 
     /// The body, when `end` is `Collected`.
@@ -300,13 +304,13 @@ impl ResponseReader {
                 return Ok(None);
             };
             let rest = buffer.split_off(length);
-            self.begin_body(head, mode)?;
+            self.begin_body(&head, mode)?;
             return self.body(mode, &mut rest.as_slice(), out);
         }
         self.body(mode, &mut input, out)
     }
 
-    fn begin_body(&mut self, head: ResponseHead, mode: &ResponseMode) -> Result<(), String> {
+    fn begin_body(&mut self, head: &ResponseHead, mode: &ResponseMode) -> Result<(), String> {
         let body = Body::new(head.framing);
         let is_stream = head.values("content-type").any(|value| {
             value.trim_ascii_start().to_ascii_lowercase().starts_with(b"text/event-stream")
@@ -330,7 +334,12 @@ impl ResponseReader {
         } else {
             ReadStage::Collect(body)
         };
-        self.head = Some(head);
+        self.status = head.status;
+        self.keep_alive = head.keep_alive;
+        self.retry_after = head
+            .values("retry-after")
+            .next()
+            .map(|value| String::from_utf8_lossy(value).into_owned().into_boxed_str());
         Ok(())
     }
 
@@ -340,7 +349,6 @@ impl ResponseReader {
         input: &mut &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<End>, String> {
-        let keep_alive = self.head.as_ref().is_some_and(|head| head.keep_alive);
         match &mut self.stage {
             ReadStage::Head(_) | ReadStage::Over => Ok(None),
             ReadStage::Events(body) => {
@@ -353,7 +361,8 @@ impl ResponseReader {
                 if mode.is_over() {
                     let body = std::mem::replace(body, Body::new(Framing::None));
                     self.stage = ReadStage::Over;
-                    self.fate = if keep_alive { drain(body, input) } else { ConnectionFate::Close };
+                    self.fate =
+                        if self.keep_alive { drain(body, input) } else { ConnectionFate::Close };
                     return Ok(Some(if mode.outcome().fault.is_some() {
                         End::Broken
                     } else {
@@ -362,12 +371,8 @@ impl ResponseReader {
                 }
                 if body.is_complete() {
                     self.stage = ReadStage::Over;
-                    self.fate = if keep_alive && input.is_empty() {
-                        ConnectionFate::Reuse
-                    } else {
-                        ConnectionFate::Close
-                    };
-                    return Ok(Some(Self::events_end(mode, out)));
+                    self.fate = self.fate_after(input);
+                    return Ok(Some(Self::finish_events(mode, out)));
                 }
                 Ok(None)
             }
@@ -382,17 +387,22 @@ impl ResponseReader {
                     return Ok(None);
                 }
                 self.stage = ReadStage::Over;
-                self.fate = if keep_alive && input.is_empty() {
-                    ConnectionFate::Reuse
-                } else {
-                    ConnectionFate::Close
-                };
+                self.fate = self.fate_after(input);
                 Ok(Some(End::Collected))
             }
         }
     }
 
-    fn events_end(mode: &mut ResponseMode, out: &mut Vec<u8>) -> End {
+    /// After the end of the framing. Bytes beyond it belong to no request: close.
+    fn fate_after(&self, input: &[u8]) -> ConnectionFate {
+        if self.keep_alive && input.is_empty() {
+            ConnectionFate::Reuse
+        } else {
+            ConnectionFate::Close
+        }
+    }
+
+    fn finish_events(mode: &mut ResponseMode, out: &mut Vec<u8>) -> End {
         mode.finish(out);
         if mode.outcome().fault.is_some() { End::Broken } else { End::Complete }
     }
@@ -414,3 +424,6 @@ pub fn drain(mut body: Body, mut input: &[u8]) -> ConnectionFate {
         _ => ConnectionFate::Close,
     }
 }
+
+#[cfg(test)]
+mod tests;
