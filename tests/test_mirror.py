@@ -43,14 +43,9 @@ OTHER_KINDS = ("clients", "doubles", "e2e", "engines", "k8s", "resilience")
 """Directories of tests that are about no single module."""
 
 CORE_WITHOUT_TEST = {
-    "chunk/error.rs": "chunk/tests.rs",
-    "chunk/json.rs": "chunk/tests.rs",
     "chunk/parse.rs": "chunk/tests.rs",
     "chunk/scan.rs": "chunk/tests.rs",
-    "fold.rs": "tests/transcripts.rs folds every case",
     "lib.rs": "names the modules",
-    "sequencer.rs": "message/tests.rs",
-    "translator.rs": "tests/transcripts.rs",
 }
 
 

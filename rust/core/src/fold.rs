@@ -126,3 +126,81 @@ impl Sink for Fold {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::outcome::MessageUsage;
+    use crate::stop_reason::StopReason;
+
+    const START: Event<'_> = Event::MessageStart { id: "msg_1", model: "m" };
+    const END: Event<'_> = Event::MessageDelta {
+        stop_reason: StopReason::EndTurn,
+        stop_sequence: None,
+        usage: MessageUsage {
+            input_tokens: 1,
+            cache_read_tokens: 2,
+            output_tokens: 3,
+            thinking_tokens: None,
+        },
+    };
+
+    fn fold(events: &[Event<'_>]) -> Vec<u8> {
+        let mut fold = Fold::default();
+        events.iter().for_each(|event| fold.event(*event));
+        fold.into_body()
+    }
+
+    #[test]
+    fn blocks_in_their_order() {
+        let body = fold(&[
+            START,
+            Event::ThinkingStart { index: 0 },
+            Event::ThinkingDelta { index: 0, text: "pl" },
+            Event::ThinkingDelta { index: 0, text: "an" },
+            Event::SignatureDelta { index: 0, signature: "s" },
+            Event::BlockStop { index: 0 },
+            Event::TextStart { index: 1 },
+            Event::TextDelta { index: 1, text: "a\\n" },
+            Event::BlockStop { index: 1 },
+            Event::ToolStart { index: 2, id: "toolu_1", name: "F" },
+            Event::InputDelta { index: 2, json: "{\\\"a\\\":" },
+            Event::InputDelta { index: 2, json: "1}" },
+            Event::BlockStop { index: 2 },
+            END,
+            Event::MessageStop,
+        ]);
+        let message: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(
+            message,
+            serde_json::json!({
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "model": "m",
+                "content": [
+                    {"type": "thinking", "thinking": "plan", "signature": "s"},
+                    {"type": "text", "text": "a\n"},
+                    {"type": "tool_use", "id": "toolu_1", "name": "F", "input": {"a": 1}},
+                ],
+                "stop_reason": "end_turn",
+                "stop_sequence": null,
+                "usage": {
+                    "input_tokens": 1,
+                    "cache_creation_input_tokens": 0,
+                    "cache_read_input_tokens": 2,
+                    "output_tokens": 3,
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn no_body_without_an_end() {
+        let error = Event::Error { kind: ErrorKind::Api, message: "broken" };
+        assert!(fold(&[]).is_empty());
+        assert!(fold(&[START, Event::TextStart { index: 0 }]).is_empty());
+        assert!(fold(&[START, error]).is_empty());
+    }
+}

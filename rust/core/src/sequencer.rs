@@ -279,3 +279,114 @@ impl Sequencer {
         self.writer.close(sink);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Logs blocks and their text, in the order of the events.
+    #[derive(Default)]
+    struct BlockLog(String);
+
+    impl Sink for BlockLog {
+        fn event(&mut self, event: crate::sink::Event<'_>) {
+            use crate::sink::Event;
+            match event {
+                Event::TextStart { .. } => self.0.push_str("[text "),
+                Event::ThinkingStart { .. } => self.0.push_str("[thinking "),
+                Event::ToolStart { name, .. } => self.0.extend(["[", name, " "]),
+                Event::TextDelta { text, .. } | Event::ThinkingDelta { text, .. } => {
+                    self.0.push_str(text)
+                }
+                Event::InputDelta { json, .. } => self.0.push_str(json),
+                Event::BlockStop { .. } => self.0.push(']'),
+                Event::SignatureDelta { .. } => {}
+                Event::MessageStart { .. }
+                | Event::MessageDelta { .. }
+                | Event::MessageStop
+                | Event::Error { .. } => self.0.push_str("not a block"),
+            }
+        }
+    }
+
+    enum Delta {
+        Text(&'static str),
+        Thinking(&'static str),
+        /// Index, name, arguments.
+        Call(u32, &'static str, &'static str),
+    }
+    use Delta::{Call, Text, Thinking};
+
+    fn sequenced(deltas: &[Delta], options: Options) -> (String, ToolCallState) {
+        let mut sequencer = Sequencer::new(Arc::new(options));
+        let mut blocks = BlockLog::default();
+        for delta in deltas {
+            match *delta {
+                Text(text) => sequencer.text(text, &mut blocks),
+                Thinking(text) => sequencer.thinking(text, &mut blocks),
+                Call(index, name, arguments) => {
+                    let arguments = Arguments::Text(arguments);
+                    let delta = ToolDelta { index: Some(index), name, arguments, id: "" };
+                    sequencer.call(&delta, &mut blocks)
+                }
+            }
+            .unwrap();
+        }
+        sequencer.end(&mut blocks);
+        (blocks.0, sequencer.tool_call_state())
+    }
+
+    fn blocks(deltas: &[Delta]) -> String {
+        sequenced(deltas, Options::new("msg_1", "m")).0
+    }
+
+    #[test]
+    fn interleaved_calls_come_one_after_the_other() {
+        let deltas = [
+            Call(0, "F", "{1"),
+            Call(1, "G", "{2"),
+            Text("t"),
+            Call(0, "", "}"),
+            Thinking("r"),
+            Call(1, "", "}"),
+        ];
+        assert_eq!(blocks(&deltas), "[F {1}][G {2}][text t][thinking r]");
+    }
+
+    #[test]
+    fn a_placeholder_makes_no_way_for_another_call() {
+        let deltas = [Call(0, "F", "{}"), Call(1, "G", "{}"), Call(0, "", "{3}")];
+        assert_eq!(blocks(&deltas), "[F {3}][G {}]");
+    }
+
+    #[test]
+    fn white_space_before_a_call_and_at_the_end_is_dropped() {
+        for (deltas, expected) in [
+            (&[Text(" "), Call(0, "F", "{1}"), Text(" ")][..], "[F {1}]"),
+            (&[Thinking("r"), Text(" "), Text("t")], "[thinking r][text  t]"),
+            (&[Text(" "), Thinking("r"), Text("t")], "[thinking r][text  t]"),
+            (&[Text("t"), Text(" ")], "[text t ]"),
+            (&[Text(" ")], ""),
+        ] {
+            assert_eq!(blocks(deltas), expected);
+        }
+    }
+
+    #[test]
+    fn a_later_call_is_dropped_where_only_one_is_wanted() {
+        let options = Options { single_tool_call: true, ..Options::new("msg_1", "m") };
+        let deltas = [Call(0, "F", "{1}"), Call(1, "G", "{2}"), Text("t")];
+        assert_eq!(sequenced(&deltas, options).0, "[F {1}][text t]");
+    }
+
+    #[test]
+    fn the_state_of_the_last_call() {
+        for (deltas, state) in [
+            (&[Text("t")][..], ToolCallState::None),
+            (&[Call(0, "F", "{1}")], ToolCallState::Complete),
+            (&[Call(0, "F", "{1}"), Call(1, "G", "{2")], ToolCallState::Truncated),
+        ] {
+            assert_eq!(sequenced(deltas, Options::new("msg_1", "m")).1, state);
+        }
+    }
+}

@@ -92,3 +92,69 @@ pub fn fold(options: impl Into<Arc<Options>>, body: &[u8]) -> (Vec<u8>, Outcome)
     translator.finish_into(&mut fold);
     (fold.into_body(), translator.stream.outcome())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"}}]}\n\n";
+    const STOP: &[u8] =
+        b"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    const DONE: &[u8] = b"data: [DONE]\n\n";
+
+    fn translate(body: &[u8]) -> (String, Outcome) {
+        let mut translator = Translator::new(Options::new("msg_1", "m"));
+        let mut out = Vec::new();
+        translator.feed(body, &mut out);
+        translator.finish(&mut out);
+        (String::from_utf8(out).unwrap(), translator.stream().outcome())
+    }
+
+    #[test]
+    fn what_follows_the_end_is_ignored() {
+        let (whole, outcome) = translate(&[TEXT, STOP, DONE].concat());
+        assert!(whole.ends_with("data: {\"type\":\"message_stop\"}\n\n"));
+        assert_eq!(outcome.fault, None);
+        assert_eq!(translate(&[TEXT, STOP, DONE, TEXT, b"data: nonsense\n\n"].concat()).0, whole);
+    }
+
+    #[test]
+    fn unreadable_events_end_the_message() {
+        let long = [b"data: ".as_slice(), &b"x".repeat(crate::sse::EVENT_LIMIT_BYTES)].concat();
+        for (body, message) in [
+            (&[TEXT, b"data: nonsense\n\n"].concat(), "the backend sent a malformed event"),
+            (&[TEXT, &long].concat(), "the backend sent an event that is too long"),
+            (&TEXT.to_vec(), "the backend ended the stream without finishing"),
+        ] {
+            let (out, outcome) = translate(body);
+            assert_eq!(outcome.fault.unwrap().message, message);
+            assert!(out.contains("event: error\n") && !out.contains("message_stop"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_continuation_begins_at_an_event() {
+        let options = Options { budget_tokens: Some(1), ..Options::new("msg_1", "m") };
+        let mut translator = Translator::new(options);
+        let mut out = Vec::new();
+        for _ in 0..2 {
+            let reasoning =
+                b"data: {\"choices\":[{\"index\":0,\"delta\":{\"reasoning\":\"r\"}}]}\n\n";
+            translator.feed(reasoning, &mut out);
+        }
+        assert!(translator.stream().is_budget_spent());
+        translator.feed(b"data: {\"choi", &mut out);
+        translator.begin_continuation();
+        translator.feed(&[TEXT, STOP, DONE].concat(), &mut out);
+        let out = String::from_utf8(out).unwrap();
+        assert!(translator.stream().is_over() && out.contains("\"text\":\"Hi\""), "{out}");
+    }
+
+    #[test]
+    fn folding_gives_the_message_or_nothing() {
+        let (body, _) = fold(Options::new("msg_1", "m"), &[TEXT, STOP, DONE].concat());
+        let message: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(message["content"][0]["text"], "Hi");
+        assert!(fold(Options::new("msg_1", "m"), TEXT).0.is_empty());
+    }
+}

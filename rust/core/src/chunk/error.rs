@@ -136,3 +136,39 @@ impl<'de> Visitor<'de> for Bytes {
         Ok(bytes.to_vec())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_bodies() {
+        for (body, message) in [
+            (r#"{"error":{"message":"m"}}"#, "m"),
+            (r#"{"detail":[{"msg":"a"},"b"]}"#, "a; b"),
+            (r#""bare""#, "bare"),
+            (r#"{"choices":[]}"#, ""),
+            ("[1]", ""),
+        ] {
+            assert_eq!(BackendError::read(body.as_bytes()).unwrap().message, message, "{body}");
+        }
+        assert!(BackendError::read(b"<html>").is_err());
+        assert!(BackendError::read(b"\"\xff\"").is_err());
+    }
+
+    #[test]
+    fn a_status_is_one_of_an_error() {
+        for (code, status) in
+            [("503", Some(503)), ("\"503\"", Some(503)), ("20", None), ("\"x\"", None)]
+        {
+            let body = format!(r#"{{"error":{{"message":"m","code":{code}}}}}"#);
+            assert_eq!(BackendError::read(body.as_bytes()).unwrap().status, status, "{code}");
+        }
+    }
+
+    #[test]
+    fn text_is_decoded() {
+        assert_eq!(decode_text(r#""a\n\"b\"""#), "a\n\"b\"");
+        assert_eq!(decode_text("5"), "5");
+    }
+}

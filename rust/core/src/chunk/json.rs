@@ -89,3 +89,40 @@ impl<'de> Visitor<'de> for Key {
         Ok(key.to_owned().into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(raw: &str) -> Result<Vec<(String, &str)>, String> {
+        let mut read = Vec::new();
+        members("it", raw, &mut |key, value| read.push((key.to_owned(), value)))
+            .map_err(|fault| fault.to_string())?;
+        Ok(read)
+    }
+
+    #[test]
+    fn values_stay_raw() {
+        let members = read(r#" {"a": {"b" : [1, 2]}, "\u0063" :null} "#).unwrap();
+        assert_eq!(members, [("a".to_owned(), r#"{"b" : [1, 2]}"#), ("c".to_owned(), "null")]);
+        assert_eq!(elements("it", r#"[ 1, "x" , {}]"#).unwrap(), ["1", r#""x""#, "{}"]);
+    }
+
+    #[test]
+    fn other_shapes_are_named() {
+        assert_eq!(read("[1]").unwrap_err(), "`it` of the chunk is not an object");
+        assert_eq!(
+            elements("it", "{}").unwrap_err().to_string(),
+            "`it` of the chunk is not an array"
+        );
+        for broken in ["{", "{} {}", "{\"a\"}", ""] {
+            assert!(read(broken).is_err(), "{broken}");
+        }
+    }
+
+    #[test]
+    fn null_is_absent() {
+        assert_eq!((some("null"), some("0")), (None, Some("0")));
+        assert_eq!((unquoted("\"x\""), unquoted("x")), (Some("x"), None));
+    }
+}
