@@ -45,10 +45,10 @@ impl ClientWriter {
         }
     }
 
-    /// The client's socket is about to be closed: nothing more is written to it. Drop the writer
-    /// outside the lock.
-    pub fn lose(&mut self) {
-        self.writer = None;
+    /// The client's socket is about to be closed: nothing more is written to it. Returns the writer,
+    /// to be dropped outside the lock.
+    pub fn lose(&mut self) -> Option<SocketWriter> {
+        self.writer.take()
     }
 
     /// Sends `out`, whose first `CHUNK_HEAD_BYTES` are room for the chunk's head.

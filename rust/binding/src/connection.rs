@@ -100,9 +100,9 @@ impl UpstreamConnection {
 
     fn forget_socket(&self) {
         let mut state = self.lock();
-        state.writer = None;
-        let descriptor = state.descriptor.take();
+        let (writer, descriptor) = (state.writer.take(), state.descriptor.take());
         drop(state);
+        drop(writer);
         if let (Some(poller), Some(descriptor)) = (&self.poller, descriptor) {
             poller.get().forget(descriptor);
         }
@@ -232,7 +232,9 @@ impl UpstreamConnection {
         self.handle_read(py, if exception.is_some() { &ReadEvent::Lost } else { &ReadEvent::Eof })?;
         let mut state = self.lock();
         state.is_closed = true;
-        state.transport = None;
+        let transport = state.transport.take();
+        drop(state);
+        drop(transport);
         Ok(())
     }
 

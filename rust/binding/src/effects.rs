@@ -63,13 +63,15 @@ pub struct Effects {
     pub waiter: Option<Py<PyAny>>,
     pub abort: Option<UpstreamHandle>,
     pub first_event: Option<Py<PyAny>>,
+    /// No longer needed. Dropping it may run a finalizer.
+    pub released: Option<UpstreamHandle>,
 }
 
 impl Effects {
     /// Runs all of them, whichever fails: a client that is gone must not leave a coroutine
     /// waiting. Returns the first failure.
     pub fn run(self, py: Python<'_>) -> PyResult<()> {
-        let Self { unsent, waiter, abort, first_event } = self;
+        let Self { unsent, waiter, abort, first_event, released: _released } = self;
         let written = unsent.map_or(Ok(()), |(transport, bytes)| {
             transport.call_method1(py, intern!(py, "write"), (bytes,)).map(drop)
         });

@@ -88,7 +88,7 @@ impl StreamState {
             return Ok((effects, None));
         }
         self.attempt.end = end;
-        self.attempt.upstream = None;
+        effects.released = self.attempt.upstream.take();
         effects.waiter = self.attempt.waiter.take();
         // `Close` where the backend is still sending.
         Ok((effects, Some(self.attempt.reader.take_fate())))
@@ -188,7 +188,7 @@ impl StreamState {
         };
         self.attempt.end = Some(end);
         let (waiter, abort) = (self.attempt.waiter.take(), self.attempt.upstream.take());
-        Ok(Effects { unsent, waiter, abort, first_event: None })
+        Ok(Effects { unsent, waiter, abort, ..Effects::default() })
     }
 
     /// The expired deadline, if any, and the message of its error.

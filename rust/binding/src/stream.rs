@@ -76,13 +76,16 @@ impl ResponseStream {
         if !std::mem::take(&mut state.is_fresh) && !state.is_continuation {
             state.mode = state.spec.get().begin();
         }
-        state.attempt = Attempt {
+        let attempt = Attempt {
             waiter: Some(waiter),
             upstream: Some(upstream),
             sent_at: now,
             ..Attempt::default()
         };
+        let previous = std::mem::replace(&mut state.attempt, attempt);
         state.timing.progress_at = now;
+        drop(state);
+        drop(previous);
         Ok(())
     }
 
@@ -131,7 +134,8 @@ impl ResponseStream {
 
     /// `callback` is called once, when the first event comes.
     fn on_first_event(&self, callback: Py<PyAny>) {
-        self.lock().on_first_event = Some(callback);
+        let previous = self.lock().on_first_event.replace(callback);
+        drop(previous);
     }
 
     /// The head that goes before the first byte; ignored once that was sent.
@@ -186,8 +190,9 @@ impl ResponseStream {
         let attempt = &mut state.attempt;
         attempt.end = attempt.end.or(Some(ResponseEnd::Aborted));
         let effects = Effects { abort: attempt.upstream.take(), ..Effects::default() };
-        attempt.waiter = None;
+        let waiter = attempt.waiter.take();
         drop(state);
+        drop(waiter);
         effects.run(py)
     }
 
@@ -210,9 +215,8 @@ impl ResponseStream {
 
     /// The client's connection is lost, and its socket about to be closed.
     fn client_lost(&self) {
-        if let Some(client) = &mut self.lock().client {
-            client.lose();
-        }
+        let writer = self.lock().client.as_mut().and_then(ClientWriter::lose);
+        drop(writer);
     }
 
     #[getter]
