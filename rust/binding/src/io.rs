@@ -21,7 +21,7 @@ pub enum ReadEvent<'a> {
 /// A transport closes its socket only after `connection_lost`, where the connection forgets it; so
 /// while a connection or a writer knows the number, it is open.
 #[expect(unsafe_code, reason = "the socket belongs to a Python transport")]
-pub fn borrowed<'a>(descriptor: RawFd) -> BorrowedFd<'a> {
+pub fn borrow_fd<'a>(descriptor: RawFd) -> BorrowedFd<'a> {
     // SAFETY: open for as long as its connection or writer holds the number; see above.
     unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
@@ -53,7 +53,7 @@ impl SocketWriter {
         }
         let sent = if self.is_transport_empty {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            send(borrowed(descriptor), bytes, flags).unwrap_or(0)
+            send(borrow_fd(descriptor), bytes, flags).unwrap_or(0)
         } else {
             0
         };

@@ -16,7 +16,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use crate::io::{ReadEvent, borrowed};
+use crate::io::{ReadEvent, borrow_fd};
 
 /// Limit of one read; a backend that sends without a pause gets its next turn after all others.
 const READ_BYTES: usize = 64 << 10;
@@ -59,7 +59,7 @@ impl Poller {
             state.readers.resize_with(index + 1, || None);
         }
         state.readers[index] = Some(reader);
-        epoll::add(&self.epoll, borrowed(descriptor), EventData::new_u64(index as u64), READABLE)
+        epoll::add(&self.epoll, borrow_fd(descriptor), EventData::new_u64(index as u64), READABLE)
             .map_err(os_error)
     }
 
@@ -68,7 +68,7 @@ impl Poller {
         let flags = if is_paused { EventFlags::empty() } else { READABLE };
         epoll::modify(
             &self.epoll,
-            borrowed(descriptor),
+            borrow_fd(descriptor),
             EventData::new_u64(descriptor as u64),
             flags,
         )
@@ -81,7 +81,7 @@ impl Poller {
             .and_then(|index| self.lock().readers.get_mut(index).and_then(Option::take));
         if reader.is_some() {
             // The descriptor may be closed already; then the kernel has forgotten it by itself.
-            let _ = epoll::delete(&self.epoll, borrowed(descriptor));
+            let _ = epoll::delete(&self.epoll, borrow_fd(descriptor));
         }
     }
 
@@ -89,7 +89,7 @@ impl Poller {
         let Some(reader) = self.lock().readers.get(index).and_then(Clone::clone) else {
             return Ok(());
         };
-        match recv(borrowed(index as RawFd), &mut *buffer, RecvFlags::DONTWAIT) {
+        match recv(borrow_fd(index as RawFd), &mut *buffer, RecvFlags::DONTWAIT) {
             Ok((0, _)) => reader.handle_close(py, &ReadEvent::Eof),
             Ok((length, _)) => reader.handle_read(py, &ReadEvent::Bytes(&buffer[..length])),
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),

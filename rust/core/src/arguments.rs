@@ -139,7 +139,9 @@ impl ArgumentScan {
             ScanState::Inside => Cow::Borrowed(""),
             ScanState::Done if !self.has_placeholder => Cow::Borrowed(""),
             ScanState::Done | ScanState::Before => Cow::Borrowed("{}"),
-            ScanState::Foreign => unquoted(&self.foreign).map_or(Cow::Borrowed("{}"), Cow::Owned),
+            ScanState::Foreign => {
+                unquote_object(&self.foreign).map_or(Cow::Borrowed("{}"), Cow::Owned)
+            }
         };
         if self.state != ScanState::Inside {
             self.state = ScanState::Done;
@@ -150,7 +152,7 @@ impl ArgumentScan {
 }
 
 /// Arguments that were encoded twice: the object inside the string, escaped once.
-fn unquoted(foreign: &str) -> Option<String> {
+fn unquote_object(foreign: &str) -> Option<String> {
     let inner: String = serde_json::from_str(&decode(foreign)).ok()?;
     if !is_object(&inner) {
         return None;
@@ -170,7 +172,7 @@ fn is_object(json: &str) -> bool {
 /// follows); a truncated value is never passed on as a complete one.
 pub fn input_object(escaped: &str) -> String {
     let decoded = decode(escaped);
-    let json = repaired(&decoded);
+    let json = replace_lone_halves(&decoded);
     if is_object(&json) {
         return json.trim().to_owned();
     }
@@ -184,7 +186,7 @@ pub fn input_object(escaped: &str) -> String {
 
 /// Lone halves of surrogate pairs inside the object's own strings become U+FFFD: strict readers
 /// refuse them.
-fn repaired(json: &str) -> Cow<'_, str> {
+fn replace_lone_halves(json: &str) -> Cow<'_, str> {
     let mut joiner = SurrogateJoiner::default();
     joiner.push(json)
 }
@@ -213,7 +215,7 @@ mod tests {
     use crate::text::escape;
 
     /// Everything written, the end included.
-    fn output_of(fragments: &[&str]) -> String {
+    fn feed_all(fragments: &[&str]) -> String {
         let mut scan = ArgumentScan::default();
         let mut output = String::new();
         for fragment in fragments {
@@ -243,13 +245,13 @@ mod tests {
             (&["\"{\\\"a\\\"", ":1}\""], "{\"a\":1}"),
             (&["\"text\""], "{}"),
         ] {
-            assert_eq!(output_of(fragments), object, "{fragments:?}");
+            assert_eq!(feed_all(fragments), object, "{fragments:?}");
         }
     }
 
     #[test]
     fn a_truncated_object_is_written_as_far_as_it_came() {
-        assert_eq!(output_of(&["{\"command\":\"ls -"]), "{\"command\":\"ls -");
+        assert_eq!(feed_all(&["{\"command\":\"ls -"]), "{\"command\":\"ls -");
     }
 
     #[test]

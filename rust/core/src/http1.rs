@@ -296,7 +296,7 @@ fn step(state: BodyState, byte: u8) -> Result<BodyState, HttpFault> {
             BodyState::Extension { size, skipped: 1 }
         }
         (BodyState::Extension { size, skipped }, b'\t' | b' '..=b'~' | 0x80..) => {
-            BodyState::Extension { size, skipped: bounded(skipped)? }
+            BodyState::Extension { size, skipped: count_ignored(skipped)? }
         }
         (BodyState::SizeLf { size: 0 }, b'\n') => BodyState::TrailerStart { skipped: 0 },
         (BodyState::SizeLf { size }, b'\n') => BodyState::Data(size),
@@ -307,7 +307,7 @@ fn step(state: BodyState, byte: u8) -> Result<BodyState, HttpFault> {
         (
             BodyState::TrailerStart { skipped } | BodyState::Trailer { skipped },
             b'\t' | b' '..=b'~' | 0x80..,
-        ) => BodyState::Trailer { skipped: bounded(skipped)? },
+        ) => BodyState::Trailer { skipped: count_ignored(skipped)? },
         (BodyState::TrailerLf { skipped }, b'\n') => BodyState::TrailerStart { skipped },
         (BodyState::LastLf, b'\n') => BodyState::Complete,
         _ => return Err(HttpFault::Chunk),
@@ -321,7 +321,7 @@ fn hex_value(digit: u8) -> u8 {
     }
 }
 
-fn bounded(skipped: u32) -> Result<u32, HttpFault> {
+fn count_ignored(skipped: u32) -> Result<u32, HttpFault> {
     if skipped >= IGNORED_LIMIT_BYTES { Err(HttpFault::IgnoredTooLong) } else { Ok(skipped + 1) }
 }
 

@@ -65,7 +65,7 @@ impl Options {
     }
 
     /// The reason itself where the dialect knows it, else the nearest that it knows.
-    pub fn known(&self, reason: StopReason) -> StopReason {
+    pub fn map_stop_reason(&self, reason: StopReason) -> StopReason {
         let Some(known) = &self.stop_reasons else { return reason };
         if known.contains(&reason) {
             return reason;
@@ -88,12 +88,18 @@ mod tests {
     #[test]
     fn reasons_outside_the_dialect_become_the_nearest_inside() {
         let mut options = Options::new("msg_1", "m");
-        assert_eq!(options.known(StopReason::StopSequence), StopReason::StopSequence);
+        assert_eq!(options.map_stop_reason(StopReason::StopSequence), StopReason::StopSequence);
         options.stop_reasons = Some([StopReason::EndTurn, StopReason::MaxTokens].into());
-        assert_eq!(options.known(StopReason::StopSequence), StopReason::EndTurn);
-        assert_eq!(options.known(StopReason::ModelContextWindowExceeded), StopReason::MaxTokens);
+        assert_eq!(options.map_stop_reason(StopReason::StopSequence), StopReason::EndTurn);
+        assert_eq!(
+            options.map_stop_reason(StopReason::ModelContextWindowExceeded),
+            StopReason::MaxTokens
+        );
         options.stop_reasons = Some([StopReason::EndTurn].into());
-        assert_eq!(options.known(StopReason::ModelContextWindowExceeded), StopReason::EndTurn);
+        assert_eq!(
+            options.map_stop_reason(StopReason::ModelContextWindowExceeded),
+            StopReason::EndTurn
+        );
     }
 
     #[test]

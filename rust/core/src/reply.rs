@@ -108,12 +108,12 @@ fn feed_completion(completion: &Completion<'_>, stream: &mut MessageStream, fold
 /// An error with status 200, or a body that is not a chat completion.
 fn feed_failure(body: &[u8], stream: &mut MessageStream, fold: &mut Fold) {
     match BackendError::read(body) {
-        Ok(error) if !error.message.is_empty() => stream.chunk(&failed(error), fold),
+        Ok(error) if !error.message.is_empty() => stream.chunk(&error_chunk(error), fold),
         _ => stream.fail(ErrorKind::Api, "the backend's reply is not a chat completion", fold),
     }
 }
 
-fn failed(error: BackendError) -> Chunk<'static> {
+fn error_chunk(error: BackendError) -> Chunk<'static> {
     Chunk { error: Some(error), ..Chunk::default() }
 }
 
@@ -163,7 +163,7 @@ mod tests {
         Options::new("msg_1", "m")
     }
 
-    fn translated(body: &str) -> (Value, Outcome) {
+    fn translate_body(body: &str) -> (Value, Outcome) {
         let (message, outcome) = translate(options(), body.as_bytes());
         (serde_json::from_slice(&message).unwrap_or(Value::Null), outcome)
     }
@@ -178,7 +178,7 @@ mod tests {
     fn a_whole_reply() {
         let body = r#"{"choices":[{"index":0,"message":{"role":"assistant","content":"\n\nHi \ud83d\ude00","reasoning":"plan"},"finish_reason":"stop","stop_reason":"END"}],
             "usage":{"prompt_tokens":1000,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":900},"completion_tokens_details":{"reasoning_tokens":2}}}"#;
-        let (message, outcome) = translated(body);
+        let (message, outcome) = translate_body(body);
         assert_eq!(message["content"][0]["thinking"], "plan");
         assert_eq!(message["content"][0]["signature"], "cGxhbg");
         assert_eq!(message["content"][1]["text"], "\n\nHi 😀");
@@ -197,7 +197,7 @@ mod tests {
     fn c07_broken_arguments_are_no_failure() {
         for (finish, reason) in [("tool_calls", "tool_use"), ("length", "max_tokens")] {
             let message = r#"{"content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"F","arguments":"{\"command\": \"ls"}}]}"#;
-            let (message, outcome) = translated(&completion(message, finish));
+            let (message, outcome) = translate_body(&completion(message, finish));
             assert_eq!(message["content"][0]["input"], serde_json::json!({}));
             assert_eq!(message["stop_reason"], reason);
             assert_eq!(outcome.fault, None);
@@ -224,7 +224,7 @@ mod tests {
             ),
             (r#"{"content":null,"reasoning_content":"r"}"#, "(r)"),
         ] {
-            let (message_json, outcome) = translated(&completion(message, "stop"));
+            let (message_json, outcome) = translate_body(&completion(message, "stop"));
             let blocks =
                 message_json["content"].as_array().unwrap().iter().map(|block| match block["type"]
                     .as_str()
@@ -271,7 +271,7 @@ mod tests {
             let body = format!(
                 r#"{{"choices":[{{"message":{{"content":"x"}},"finish_reason":"stop"}}],"usage":{usage}}}"#
             );
-            let (_, outcome) = translated(&body);
+            let (_, outcome) = translate_body(&body);
             assert!(!outcome.has_usage && outcome.fault.is_none(), "{usage}");
         }
     }

@@ -313,18 +313,18 @@ mod tests {
         Text(&'static str),
         Thinking(&'static str),
         /// Index, name, arguments.
-        Call(u32, &'static str, &'static str),
+        Tool(u32, &'static str, &'static str),
     }
-    use Delta::{Call, Text, Thinking};
+    use Delta::{Text, Thinking, Tool};
 
-    fn sequenced(deltas: &[Delta], options: Options) -> (String, ToolCallState) {
+    fn sequence(deltas: &[Delta], options: Options) -> (String, ToolCallState) {
         let mut sequencer = Sequencer::new(Arc::new(options));
         let mut blocks = BlockLog::default();
         for delta in deltas {
             match *delta {
                 Text(text) => sequencer.text(text, &mut blocks),
                 Thinking(text) => sequencer.thinking(text, &mut blocks),
-                Call(index, name, arguments) => {
+                Tool(index, name, arguments) => {
                     let arguments = Arguments::Text(arguments);
                     let delta = ToolDelta { index: Some(index), name, arguments, id: "" };
                     sequencer.call(&delta, &mut blocks)
@@ -337,32 +337,32 @@ mod tests {
     }
 
     fn blocks(deltas: &[Delta]) -> String {
-        sequenced(deltas, Options::new("msg_1", "m")).0
+        sequence(deltas, Options::new("msg_1", "m")).0
     }
 
     #[test]
     fn interleaved_calls_come_one_after_the_other() {
         let deltas = [
-            Call(0, "F", "{1"),
-            Call(1, "G", "{2"),
+            Tool(0, "F", "{1"),
+            Tool(1, "G", "{2"),
             Text("t"),
-            Call(0, "", "}"),
+            Tool(0, "", "}"),
             Thinking("r"),
-            Call(1, "", "}"),
+            Tool(1, "", "}"),
         ];
         assert_eq!(blocks(&deltas), "[F {1}][G {2}][text t][thinking r]");
     }
 
     #[test]
     fn a_placeholder_makes_no_way_for_another_call() {
-        let deltas = [Call(0, "F", "{}"), Call(1, "G", "{}"), Call(0, "", "{3}")];
+        let deltas = [Tool(0, "F", "{}"), Tool(1, "G", "{}"), Tool(0, "", "{3}")];
         assert_eq!(blocks(&deltas), "[F {3}][G {}]");
     }
 
     #[test]
     fn white_space_before_a_call_and_at_the_end_is_dropped() {
         for (deltas, expected) in [
-            (&[Text(" "), Call(0, "F", "{1}"), Text(" ")][..], "[F {1}]"),
+            (&[Text(" "), Tool(0, "F", "{1}"), Text(" ")][..], "[F {1}]"),
             (&[Thinking("r"), Text(" "), Text("t")], "[thinking r][text  t]"),
             (&[Text(" "), Thinking("r"), Text("t")], "[thinking r][text  t]"),
             (&[Text("t"), Text(" ")], "[text t ]"),
@@ -375,18 +375,18 @@ mod tests {
     #[test]
     fn a_later_call_is_dropped_where_only_one_is_wanted() {
         let options = Options { single_tool_call: true, ..Options::new("msg_1", "m") };
-        let deltas = [Call(0, "F", "{1}"), Call(1, "G", "{2}"), Text("t")];
-        assert_eq!(sequenced(&deltas, options).0, "[F {1}][text t]");
+        let deltas = [Tool(0, "F", "{1}"), Tool(1, "G", "{2}"), Text("t")];
+        assert_eq!(sequence(&deltas, options).0, "[F {1}][text t]");
     }
 
     #[test]
     fn the_state_of_the_last_call() {
         for (deltas, state) in [
             (&[Text("t")][..], ToolCallState::None),
-            (&[Call(0, "F", "{1}")], ToolCallState::Complete),
-            (&[Call(0, "F", "{1}"), Call(1, "G", "{2")], ToolCallState::Truncated),
+            (&[Tool(0, "F", "{1}")], ToolCallState::Complete),
+            (&[Tool(0, "F", "{1}"), Tool(1, "G", "{2")], ToolCallState::Truncated),
         ] {
-            assert_eq!(sequenced(deltas, Options::new("msg_1", "m")).1, state);
+            assert_eq!(sequence(deltas, Options::new("msg_1", "m")).1, state);
         }
     }
 }

@@ -226,7 +226,7 @@ fn put_number(out: &mut Vec<u8>, number: u64) {
 mod tests {
     use super::*;
 
-    fn written(events: &[Event<'_>]) -> String {
+    fn write_all(events: &[Event<'_>]) -> String {
         let mut out = Vec::new();
         for event in events {
             SseSink(&mut out).event(*event);
@@ -266,7 +266,7 @@ mod tests {
             Event::Error { kind: ErrorKind::Api, message: "bad \"quote\"\nline2" },
         ];
         for event in events {
-            let text = written(&[event]);
+            let text = write_all(&[event]);
             let (name, rest) = text.strip_prefix("event: ").unwrap().split_once('\n').unwrap();
             let data = rest.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap();
             assert!(!data.contains('\n'), "{text}");
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn b19_an_error_is_one_line_of_json() {
         assert_eq!(
-            written(&[Event::Error { kind: ErrorKind::Api, message: "bad \"quote\"\nline2" }]),
+            write_all(&[Event::Error { kind: ErrorKind::Api, message: "bad \"quote\"\nline2" }]),
             "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"bad \\\"quote\\\"\\nline2\"}}\n\n"
         );
     }

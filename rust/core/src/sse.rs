@@ -203,7 +203,7 @@ mod tests {
 
     const GO: ControlFlow<()> = ControlFlow::Continue(());
 
-    fn fed(reads: &[&[u8]]) -> Result<Vec<String>, SseFault> {
+    fn decode_events(reads: &[&[u8]]) -> Result<Vec<String>, SseFault> {
         let mut decoder = Decoder::new(64);
         let mut events = Vec::new();
         let mut keep = |data: &[u8]| {
@@ -221,19 +221,23 @@ mod tests {
     fn assert_events(stream: &[u8], expected: &[&str]) {
         let bytes: Vec<&[u8]> = stream.chunks(1).collect();
         assert_eq!(
-            fed(&[stream]).unwrap(),
+            decode_events(&[stream]).unwrap(),
             expected,
             "whole: {:?}",
             String::from_utf8_lossy(stream)
         );
         assert_eq!(
-            fed(&bytes).unwrap(),
+            decode_events(&bytes).unwrap(),
             expected,
             "byte by byte: {:?}",
             String::from_utf8_lossy(stream)
         );
         for at in 0..stream.len() {
-            assert_eq!(fed(&[&stream[..at], b"", &stream[at..]]).unwrap(), expected, "cut at {at}");
+            assert_eq!(
+                decode_events(&[&stream[..at], b"", &stream[at..]]).unwrap(),
+                expected,
+                "cut at {at}"
+            );
         }
     }
 
@@ -258,7 +262,7 @@ mod tests {
     #[test]
     fn b05_cut_between_the_two_line_ends_of_a_frame() {
         assert_eq!(
-            fed(&[b"data: a\n", b"\ndata: {\"usage\"", b":1}\n", b"\n"]).unwrap(),
+            decode_events(&[b"data: a\n", b"\ndata: {\"usage\"", b":1}\n", b"\n"]).unwrap(),
             ["a", "{\"usage\":1}"]
         );
     }
@@ -341,8 +345,8 @@ mod tests {
         let many_lines = b"data: 0123456789\n".repeat(6);
         for stream in [long_line, long_comment, many_lines] {
             let bytes: Vec<&[u8]> = stream.chunks(1).collect();
-            assert_eq!(fed(&[&stream]), Err(SseFault::TooLong { limit_bytes: 64 }));
-            assert_eq!(fed(&bytes), Err(SseFault::TooLong { limit_bytes: 64 }));
+            assert_eq!(decode_events(&[&stream]), Err(SseFault::TooLong { limit_bytes: 64 }));
+            assert_eq!(decode_events(&bytes), Err(SseFault::TooLong { limit_bytes: 64 }));
         }
         assert_events(
             &[b"data: ".as_slice(), &[b'x'; 58], b"\n\n"].concat(),
@@ -358,7 +362,7 @@ mod tests {
         ) {
             let stream = stream.concat();
             let reads: Vec<&[u8]> = stream.chunks(size).collect();
-            prop_assert_eq!(fed(&[&stream]), fed(&reads));
+            prop_assert_eq!(decode_events(&[&stream]), decode_events(&reads));
         }
     }
 }

@@ -59,7 +59,7 @@ impl StopTracker {
         }
         let matched = self.matched_stop.as_deref().filter(|_| self.is_stop);
         let stop_reason =
-            options.known(match (self.finish.unwrap_or(Finish::Natural), tool_calls) {
+            options.map_stop_reason(match (self.finish.unwrap_or(Finish::Natural), tool_calls) {
                 (Finish::Length, _) if is_window_full(usage, options) => {
                     StopReason::ModelContextWindowExceeded
                 }

@@ -87,7 +87,7 @@ fn compare(path: &Path, output: &[u8]) {
     );
 }
 
-fn described(outcome: &Outcome) -> Vec<u8> {
+fn describe_fault(outcome: &Outcome) -> Vec<u8> {
     let Some(fault) = &outcome.fault else { return Vec::new() };
     let fault = json!({"kind": fault.kind.as_str(), "message": fault.message, "status": fault.kind.status()});
     format!("{fault}\n").into_bytes()
@@ -101,7 +101,7 @@ fn each_case_gives_its_golden_stream() {
         let upstream = fs::read(case.join("upstream.sse")).unwrap();
         let (output, outcome) = translate(&options(&case), &[&upstream]);
         compare(&case.join("client.sse"), &output);
-        compare(&case.join("fault.json"), &described(&outcome));
+        compare(&case.join("fault.json"), &describe_fault(&outcome));
         let message = message_text::check(&output);
         assert_eq!(message.is_some(), outcome.fault.is_none(), "{}", case.display());
     }

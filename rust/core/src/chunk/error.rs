@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{Deserializer, Visitor};
 use serde_json::value::RawValue;
 
-use super::json::{Parsed, elements, members, some, unquoted};
+use super::json::{Parsed, elements, members, some, unquote};
 use super::types::{BackendError, ChunkFault};
 
 impl BackendError {
@@ -112,7 +112,7 @@ fn detail_text(raw: &str) -> Parsed<String> {
 
 /// The text of a JSON string; of any other value, the JSON itself. Lone surrogates become U+FFFD.
 fn decode_text(raw: &str) -> Cow<'_, str> {
-    let Some(escaped) = unquoted(raw) else { return raw.into() };
+    let Some(escaped) = unquote(raw) else { return raw.into() };
     if !escaped.contains('\\') {
         return escaped.into();
     }

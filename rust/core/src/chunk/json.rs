@@ -15,7 +15,7 @@ pub(super) fn some(raw: &str) -> Option<&str> {
     (raw != "null").then_some(raw)
 }
 
-pub(super) fn unquoted(raw: &str) -> Option<&str> {
+pub(super) fn unquote(raw: &str) -> Option<&str> {
     raw.strip_prefix('"')?.strip_suffix('"')
 }
 
@@ -123,6 +123,6 @@ mod tests {
     #[test]
     fn null_is_absent() {
         assert_eq!((some("null"), some("0")), (None, Some("0")));
-        assert_eq!((unquoted("\"x\""), unquoted("x")), (Some("x"), None));
+        assert_eq!((unquote("\"x\""), unquote("x")), (Some("x"), None));
     }
 }

@@ -2,7 +2,7 @@
 //! is a fault.
 
 use super::error::Failure;
-use super::json::{Parsed, elements, members, some, unquoted};
+use super::json::{Parsed, elements, members, some, unquote};
 use super::types::{Arguments, Choice, Chunk, ChunkFault, Delta, ToolDelta};
 use crate::outcome::Usage;
 
@@ -38,8 +38,8 @@ fn choice_of(raw: &str) -> Parsed<(bool, Choice<'_>)> {
         "index" => is_first = matches!(value, "0" | "null"),
         "delta" => delta = some(value),
         "finish_reason" => finish = some(value),
-        "stop_reason" => stop_reason = unquoted(value),
-        "matched_stop" => matched_stop = unquoted(value),
+        "stop_reason" => stop_reason = unquote(value),
+        "matched_stop" => matched_stop = unquote(value),
         _ => {}
     })?;
     let delta = delta.map(delta_of).transpose()?.unwrap_or_default();
@@ -158,7 +158,5 @@ fn count(raw: &str) -> Option<u64> {
 }
 
 fn text<'a>(member: &'static str, raw: Option<&'a str>) -> Parsed<&'a str> {
-    raw.map_or(Ok(""), |raw| {
-        unquoted(raw).ok_or(ChunkFault::Shape { member, expected: "a string" })
-    })
+    raw.map_or(Ok(""), |raw| unquote(raw).ok_or(ChunkFault::Shape { member, expected: "a string" }))
 }
