@@ -8,13 +8,13 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.doubles.response_policy import response_policy
 
 from ferrule._core import (
     Histogram,
     Poller,
     ResponseEnd,
     ResponseOptions,
-    ResponsePolicy,
     ResponseSpec,
     ResponseStream,
     StreamDeadlines,
@@ -27,8 +27,8 @@ from ferrule._core import (
     translate_reply,
 )
 
-POLICY = ResponsePolicy(signature_prefix="ferrule1.")
-OPTIONS = ResponseOptions(POLICY, message_id="msg_1", model="m")
+POLICY = response_policy()
+OPTIONS = ResponseOptions(POLICY, message_id="msg_1", model="m", reasoning="thinking")
 DEADLINES = StreamDeadlines(ping_after_s=10, first_event_s=60, idle_s=120, total_s=1000)
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 FINISH = (
@@ -87,7 +87,7 @@ def test_options_that_mean_nothing() -> None:
     with pytest.raises(ValueError, match="reasoning"):
         ResponseOptions(POLICY, message_id="msg_1", model="m", reasoning="aloud")
     with pytest.raises(ValueError, match='"tired" is no stop reason'):
-        ResponsePolicy(signature_prefix="", stop_reasons=["tired"])
+        response_policy(stop_reasons=["tired"])
 
 
 def test_ends_are_values_of_one_type() -> None:
@@ -169,7 +169,11 @@ class Wire:
         self, spec: ResponseSpec | None = None, budget_tokens: int | None = None, **settings: object
     ) -> ResponseStream:
         options = ResponseOptions(
-            POLICY, message_id="msg_1", model="m", budget_tokens=budget_tokens
+            POLICY,
+            message_id="msg_1",
+            model="m",
+            reasoning="thinking",
+            budget_tokens=budget_tokens,
         )
         client = {
             "transport": self.client,

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.doubles.response_policy import response_policy
 
-from ferrule._core import Outcome, ResponseOptions, ResponsePolicy, Translator, fold
+from ferrule._core import Outcome, ResponseOptions, Translator, fold
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("transcripts/*/upstream.sse"))
 
@@ -31,10 +32,12 @@ def options_of(case: Path) -> ResponseOptions:
     request = {name: value for name, value in given.items() if name not in POLICY_MEMBERS}
     if "tool_names" in request:
         request["tool_names"] = [tuple(pair) for pair in request["tool_names"]]
-    named = {"message_id": "msg_0123456789abcdef0123456789abcdef", "model": "m"}
-    return ResponseOptions(
-        ResponsePolicy(**{"signature_prefix": "ferrule1.", **policy}), **{**named, **request}
-    )
+    named = {
+        "message_id": "msg_0123456789abcdef0123456789abcdef",
+        "model": "m",
+        "reasoning": "thinking",
+    }
+    return ResponseOptions(response_policy(**policy), **{**named, **request})
 
 
 def read(path: Path) -> bytes:

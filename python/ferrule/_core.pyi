@@ -1,8 +1,9 @@
 """The Rust half: streams responses, counts tokens, ranks backends. Nothing here blocks the loop or
-holds the GIL for long.
+holds the GIL for long. A loop's poller, connections and streams belong to its thread; `Tokenizer`
+and `Histogram` may be used from any.
 
-All times are seconds; points in time are those of `time.monotonic()`. A peer that sends nonsense
-never raises: it ends as a fault in an `Outcome`, or as the `end` of a `ResponseStream`.
+Times are seconds; points in time are those of `time.monotonic()`. Bad input from a peer never
+raises: it becomes a fault in an `Outcome`, or the `end` of a `ResponseStream`.
 """
 
 import asyncio
@@ -32,27 +33,31 @@ __all__ = [
 
 @final
 class ResponsePolicy:
-    """What is the same for all responses of a model. Made once."""
+    """The settings shared by all responses of a model. Made once per model; immutable. There are no
+    defaults here: the dialects have them."""
 
     def __new__(
         cls,
         *,
         signature_prefix: str,
-        stop_reasons: Sequence[str] | None = None,
-        report_stop_sequence: bool = True,
-        close_block_on_error: bool = True,
-        split_think: bool = False,
-        context_window: int | None = None,
+        stop_reasons: Sequence[str] | None,
+        report_stop_sequence: bool,
+        close_block_on_error: bool,
+        split_think: bool,
+        context_window: int | None,
     ) -> ResponsePolicy:
-        """`signature_prefix`: in front of the reasoning in a thinking block's signature.
-        `stop_reasons`: those the dialect has, all others become `end_turn`; None: all. Raises
-        ValueError for one that does not exist. `split_think`: `</think>` in content ends the
-        reasoning. `context_window`: tokens; tells `model_context_window_exceeded` from
-        `max_tokens`."""
+        """`signature_prefix`: precedes the encoded reasoning in a thinking block's signature.
+        `stop_reasons`: those the dialect has; others become `end_turn` (`max_tokens` in place of
+        `model_context_window_exceeded`). None: all. Raises ValueError for an unknown one.
+        `report_stop_sequence`: whether `stop_sequence` is filled in.
+        `close_block_on_error`: whether the open block gets its stop before an `error` event.
+        `split_think`: content up to `</think>` is reasoning.
+        `context_window`: tokens; distinguishes `model_context_window_exceeded` from `max_tokens`.
+        None: unknown."""
 
 @final
 class ResponseOptions:
-    """One response: its model's policy, and what the request fixed."""
+    """The settings of one response: its model's policy, and those of the request. Immutable."""
 
     def __new__(
         cls,
@@ -60,7 +65,7 @@ class ResponseOptions:
         *,
         message_id: str,
         model: str,
-        reasoning: str = "thinking",
+        reasoning: str,
         display_omitted: bool = False,
         tool_names: Sequence[tuple[str, str]] = ...,
         single_tool_call: bool = False,
@@ -68,19 +73,19 @@ class ResponseOptions:
         discard_output: bool = False,
         budget_tokens: int | None = None,
     ) -> ResponseOptions:
-        """`reasoning`: `thinking` (blocks), `text` (folded into the text block) or `drop`; anything
-        else raises ValueError.
+        """`reasoning`: `thinking` (blocks), `text` (joined with the answer in one text block) or
+        `drop`; anything else raises ValueError.
         `display_omitted`: thinking blocks carry a signature and no text.
         `tool_names`: (name upstream, name the client knows) where they differ.
         `single_tool_call`: only the first call is written.
-        `discard_output`: `max_tokens: 0`; no content is written and the stop reason is
-        `max_tokens`. `budget_tokens`: reasoning past it ends the response as
-        `ResponseEnd.BUDGET_SPENT`."""
+        `max_tokens`: the client's limit.
+        `discard_output`: for `max_tokens: 0`; no content is written and the stop reason is
+        `max_tokens`.
+        `budget_tokens`: reasoning past it ends the attempt as `ResponseEnd.BUDGET_SPENT`."""
 
 @final
 class Outcome:
-    """What is known of a response at its end. Counts are tokens; `input_tokens` excludes
-    `cache_read_tokens`."""
+    """The result of a response. Counts are tokens; `input_tokens` excludes `cache_read_tokens`."""
 
     @property
     def input_tokens(self) -> int: ...
@@ -99,10 +104,10 @@ class Outcome:
         """None, or an error type of the Messages API (`api_error`, `overloaded_error`, ...)."""
     @property
     def fault_message(self) -> str | None:
-        """For the client: holds no address and nothing of the backend's inside."""
+        """For the client: without addresses, paths and stack traces of the backend."""
     @property
     def fault_status(self) -> int | None:
-        """The HTTP status the failure has when nothing was sent yet."""
+        """The HTTP status of the failure if nothing was sent yet."""
 
 @final
 class Translator:
@@ -111,19 +116,19 @@ class Translator:
 
     def __new__(cls, options: ResponseOptions) -> Translator: ...
     def feed(self, data: bytes) -> bytes:
-        """Bytes of the backend's body, cut anywhere → bytes for the client. Never raises for what a
-        peer sent."""
+        """Bytes of the backend's body, cut anywhere → bytes for the client. Never raises for bad
+        input."""
     def finish(self) -> bytes:
         """The body has ended."""
     @property
     def outcome(self) -> Outcome: ...
 
 def fold(options: ResponseOptions, body: bytes) -> tuple[bytes, Outcome]:
-    """A streamed chat completion, whole → the Messages body that `stream: false` gives (empty after
-    a fault)."""
+    """The whole body of a streamed chat completion → the Messages body for `stream: false` (empty
+    after a fault)."""
 
 def translate_reply(options: ResponseOptions, body: bytes) -> tuple[bytes, Outcome]:
-    """A whole chat completion (`chat.completion`) → a whole message (empty after a fault)."""
+    """A `chat.completion` body → the Messages body (empty after a fault)."""
 
 def backend_error(status: int, body: bytes) -> tuple[int, str, str, bool]:
     """A backend's response other than 200 → (status for the client, error type, message, whether
@@ -139,32 +144,34 @@ class Poller:
     def __new__(cls) -> Poller:
         """Raises OSError when the process has no descriptor left."""
     def fileno(self) -> int:
-        """Readable when any backend has sent something; belongs to the poller, which closes it."""
+        """Readable when any backend has sent something. The poller owns and closes it."""
     def run(self) -> None:
-        """Reads whatever is readable, once each."""
+        """Reads up to 256 readable sockets, once each, 64 KiB at most. Raises the first error
+        of a transport or a callback, after the others were served."""
 
 @final
 class UpstreamConnection:
-    """The asyncio protocol of one backend connection, one request after the other. With a poller
-    its socket is read there, without one (TLS) the transport delivers."""
+    """The asyncio protocol of one backend connection; one request at a time. With a poller its
+    socket is read there, without one (TLS) the transport delivers the data."""
 
     def __new__(cls, poller: Poller | None = None) -> UpstreamConnection: ...
     def start(
         self, stream: ResponseStream, waiter: asyncio.Future[None], parts: Iterable[bytes]
     ) -> None:
-        """Sends a request, given in parts, head and all, and feeds its response to `stream`.
-        `waiter` gets its result when that is over, also when the connection is lost already;
-        `stream.end` tells how it ended."""
+        """Sends a request (`parts`: head and body) and feeds its response to `stream`. `waiter`
+        gets the result None at the end of the attempt, at once if the connection is lost already;
+        `stream.end` is how it ended."""
     def close(self) -> None:
-        """At once; what was not sent yet is dropped."""
+        """Closes at once; unsent data is dropped."""
     @property
     def is_reusable(self) -> bool:
-        """Open, no response under way and the last one's framing read to its end."""
+        """Open, without a response in progress, the last one's framing read to its end."""
     @property
     def is_open(self) -> bool:
-        """Open, whether or not the end of the last response's framing is still to come."""
+        """Open, even if the end of the last response's framing is still to come."""
     @property
-    def idle_since(self) -> float: ...
+    def idle_since(self) -> float:
+        """The end of the last response, or the time of connecting."""
     def connection_made(self, transport: asyncio.Transport) -> None: ...
     def data_received(self, data: bytes) -> None: ...
     def eof_received(self) -> bool: ...
@@ -174,50 +181,53 @@ class UpstreamConnection:
 
 @final
 class ResponseSpec:
-    """In which form a response reaches the client."""
+    """The form in which a response reaches the client. Immutable; each attempt begins anew."""
 
     @staticmethod
     def events(options: ResponseOptions) -> ResponseSpec:
         """Messages events, streamed."""
     @staticmethod
     def aggregated(options: ResponseOptions) -> ResponseSpec:
-        """A whole message, out of a response that the backend streams."""
+        """One whole message, from a response that the backend streams."""
     @staticmethod
     def chat(model_json: str, hide_usage: bool) -> ResponseSpec:
-        """Chat completion chunks, passed on. `model_json`: the model's name as a JSON string;
-        `hide_usage`: the usage chunk is kept back."""
+        """Chat completion chunks, passed on. `model_json`: the client's name for the model, as a
+        JSON string; `hide_usage`: the usage chunk is withheld."""
     @staticmethod
     def buffered() -> ResponseSpec:
-        """The body as it is, collected."""
+        """The unchanged body, collected; at most 64 MiB."""
 
 @final
 class StreamDeadlines:
-    """How long a streamed response may be silent, and how long any response may take."""
+    """How long a streamed response may be silent, and how long any response may take. Made once
+    per pool; immutable. The configuration has the defaults."""
 
     def __new__(
         cls, *, ping_after_s: float, first_event_s: float, idle_s: float, total_s: float
     ) -> StreamDeadlines:
-        """`first_event_s`, `idle_s` and pings are for responses that the backend streams;
-        `total_s` holds from the stream's beginning, over all attempts."""
+        """`ping_after_s`: the client gets a ping after that long without a byte.
+        `first_event_s`, `idle_s`: limits of an attempt that the backend streams, until the first
+        event and between two.
+        `total_s`: limit of all attempts, from the creation of the stream."""
 
 @final
 class ResponseEnd:
     """How the last attempt at a response ended."""
 
     COMPLETE: ResponseEnd
-    """It was streamed, or aggregated, to its end."""
+    """Streamed or aggregated to its end."""
     COLLECTED: ResponseEnd
-    """The body is there, whatever its status."""
+    """A body was collected: of a buffered response, or of an error status."""
     BROKEN: ResponseEnd
-    """It carried an error, broke off or was no valid response."""
+    """It carried an error, ended early or was not a valid response: see `fault`."""
     NO_RESPONSE: ResponseEnd
     """The backend closed before it sent anything."""
     BUDGET_SPENT: ResponseEnd
     """The reasoning reached its budget: `begin_continuation` is next."""
     SILENT: ResponseEnd
-    """The backend was silent for too long."""
+    """`first_event_s` or `idle_s` expired."""
     OVERTIME: ResponseEnd
-    """All attempts together took too long."""
+    """`total_s` expired."""
     FAILED: ResponseEnd
     """`fail` was called."""
     ABORTED: ResponseEnd
@@ -229,8 +239,8 @@ class ResponseEnd:
 
 @final
 class ResponseStream:
-    """One response on its way from a backend to a client. It outlives the backend's connection: a
-    retry or a continuation goes on with it."""
+    """One response in progress, from a backend to a client. It outlives a backend's connection: a
+    retry or a continuation uses it again."""
 
     def __new__(
         cls,
@@ -242,29 +252,32 @@ class ResponseStream:
         is_chunked: bool = True,
         per_token: Histogram | None = None,
     ) -> ResponseStream:
-        """`transport`, `descriptor`: the client's, where the response is streamed; `is_chunked`:
-        in chunked coding. `per_token` takes the times between tokens."""
+        """`transport`, `descriptor`: the client's, if the response is streamed; without a
+        descriptor (TLS) everything is written by the transport. `is_chunked`: in chunked coding.
+        `per_token` gets the times between tokens."""
     def on_first_event(self, callback: Callable[[], object]) -> None:
-        """`callback` is called once, when the first event comes. A later one takes its place."""
+        """`callback` is called once, at the first event. A later one replaces it."""
     def set_head(self, head: bytes) -> None:
-        """The head that goes before the first byte; ignored once that was sent."""
+        """The HTTP head, sent with the first bytes of the body; ignored after that."""
     def sweep(self, now: float) -> None:
-        """Pings and deadlines; to be called once a second."""
+        """Sends a ping if due and enforces the deadlines. Call it once a second."""
     def fail(self, kind: str, message: str) -> bool:
-        """Ends with an error of the gateway, which a client that has the head gets as an event.
-        True: it did, or the response was over."""
+        """Ends with an error of the gateway. True: the client got it as an event, or the response
+        was over already. False: the client has no head yet, so send it a status. `kind`: an error
+        type of the Messages API; an unknown one becomes `api_error`."""
     def abort(self) -> None:
-        """Cuts the backend, when the client has gone or nobody waits any more."""
+        """Closes the backend's connection, because the client has disconnected or the request was
+        cancelled. The waiter is dropped without a result."""
     def begin_continuation(self) -> None:
-        """What comes now is a second answer, which continues where the thinking budget ended the
-        first; also when that takes more than one attempt."""
+        """What follows is a second response, which continues where the thinking budget ended the
+        first; it may take several attempts."""
     def client_paused(self) -> None:
-        """The client's transport holds too much: the backend is not read until
+        """The client's transport has too much buffered: reading of the backend pauses until
         `client_resumed`."""
     def client_resumed(self) -> None: ...
     def client_lost(self) -> None:
-        """The client's connection is lost, and its socket about to be closed: nothing is written to
-        it any more."""
+        """The client's connection is lost, and its socket about to be closed: nothing more is
+        written to it."""
     def take_body(self) -> bytes:
         """The whole message of an aggregated response (taken once; read the outcome first), or the
         body that was collected."""
@@ -273,16 +286,16 @@ class ResponseStream:
         """None: the last attempt has not ended."""
     @property
     def is_committed(self) -> bool:
-        """The client has the head, so nothing can have a status any more."""
+        """The client has the head: a status can no longer be sent."""
     @property
     def has_started(self) -> bool:
-        """The first event has come: no retry from here on."""
+        """The first event has come: no retry after that."""
     @property
     def status(self) -> int:
-        """The backend's; 0 before its head has come."""
+        """The backend's HTTP status; 0 before its head is complete."""
     @property
     def retry_after(self) -> str | None:
-        """The backend's header of that name."""
+        """The backend's `Retry-After` header."""
     @property
     def fault(self) -> str:
         """What was wrong with a broken response."""
@@ -290,20 +303,20 @@ class ResponseStream:
     def outcome(self) -> Outcome: ...
     @property
     def reasoning_text(self) -> str:
-        """The reasoning so far, where there is a budget."""
+        """All reasoning of the message so far, decoded."""
     @property
     def sent_at(self) -> float:
-        """When the last attempt went out; 0 before."""
+        """When the last attempt began; 0 before the first."""
     @property
     def first_event_at(self) -> float:
-        """0 before it has come."""
+        """When the first event came; 0 before."""
 
 # Numbers
 
 @final
 class Histogram:
-    """Counts per bucket, filled by Rust and Python alike. `edges`: upper bounds in seconds,
-    ascending."""
+    """Counts per bucket, filled from Rust and Python. `edges`: upper bounds in seconds, ascending;
+    an observation on an edge belongs to the bucket below."""
 
     def __new__(cls, edges: Sequence[float]) -> Histogram: ...
     def observe(self, seconds: float) -> None: ...
@@ -313,13 +326,14 @@ class Histogram:
 
 @final
 class Tokenizer:
-    """A tokenizer of the gateway's own: `o200k_base`, `cl100k_base`, or the path of a
+    """A tokenizer of the gateway: `o200k_base`, `cl100k_base`, or the path of a
     `tokenizer.json`."""
 
     def __new__(cls, name: str) -> Tokenizer:
         """Raises ValueError when the name is unknown or the file cannot be read."""
     def count(self, texts: Sequence[str]) -> int:
-        """Tokens in all texts together. Releases the GIL; call it off the loop for long texts."""
+        """The sum of the tokens of all texts. Releases the GIL; call it off the loop for long
+        texts."""
 
 def rank(key: bytes, backends: Sequence[tuple[str, float]]) -> list[int]:
     """The indices of `backends` (name, weight) in the order in which the session `key` prefers them

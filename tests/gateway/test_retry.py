@@ -12,11 +12,11 @@ import pytest
 from tests.app_state import config_of, running_pool, until
 from tests.doubles.backend import Close, Hold, Play, Reply, Reset, ScriptedBackend, refusal, stream
 from tests.doubles.frames import DONE, Canned, D
+from tests.doubles.response_policy import response_policy
 
 from ferrule._core import (
     ResponseEnd,
     ResponseOptions,
-    ResponsePolicy,
     ResponseSpec,
     ResponseStream,
     StreamDeadlines,
@@ -35,8 +35,9 @@ DEADLINES = StreamDeadlines(ping_after_s=10, first_event_s=600, idle_s=120, tota
 
 
 def aggregated() -> ResponseStream:
-    policy = ResponsePolicy(signature_prefix="")
-    options = ResponseOptions(policy, message_id="msg_1", model="m")
+    options = ResponseOptions(
+        response_policy(), message_id="msg_1", model="m", reasoning="thinking"
+    )
     return ResponseStream(ResponseSpec.aggregated(options), DEADLINES)
 
 

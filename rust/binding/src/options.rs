@@ -11,15 +11,15 @@ use ferrule_core::translator::Translator;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// What is the same for all responses of a model: made once, shared by them.
+/// The settings shared by all responses of a model. Their defaults are the dialects', in Python.
 #[pyclass(frozen, module = "ferrule._core")]
 pub struct ResponsePolicy(Options);
 
 #[pymethods]
 impl ResponsePolicy {
     #[new]
-    #[pyo3(signature = (*, signature_prefix, stop_reasons=None, report_stop_sequence=true,
-        close_block_on_error=true, split_think=false, context_window=None))]
+    #[pyo3(signature = (*, signature_prefix, stop_reasons, report_stop_sequence,
+        close_block_on_error, split_think, context_window))]
     fn new(
         signature_prefix: &str,
         stop_reasons: Option<Vec<String>>,
@@ -53,7 +53,7 @@ pub struct ResponseOptions(pub Arc<Options>);
 #[pymethods]
 impl ResponseOptions {
     #[new]
-    #[pyo3(signature = (policy, *, message_id, model, reasoning="thinking", display_omitted=false,
+    #[pyo3(signature = (policy, *, message_id, model, reasoning, display_omitted=false,
         tool_names=Vec::new(), single_tool_call=false, max_tokens=None, discard_output=false,
         budget_tokens=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
