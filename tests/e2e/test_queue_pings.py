@@ -29,7 +29,9 @@ def read_until(connection: socket.socket, end: bytes) -> bytes:
 def test_a_ping_in_the_queue_has_a_complete_head(
     backend: ScriptedBackend, new_proxy: Callable[..., Ferrule], path: str, version: str
 ) -> None:
-    proxy = new_proxy(config_for(backend.url, pool={"slots": 1, "max_inflight": 1}, ping_after_s=0.3))
+    proxy = new_proxy(
+        config_for(backend.url, pool={"slots": 1, "max_inflight": 1}, ping_after_s=0.3)
+    )
     held = Hold()
     backend.play(stream(D({"content": "a"}), held), Canned("Hi."))
     body = json.dumps(REQ(stream=True)).encode()
