@@ -83,7 +83,7 @@ async def test_headers_of_an_admitted_request(limiter: Limiter) -> None:
     lease = await limiter.admit(
         Tenant(name="t", requests_per_minute=60, tokens_per_minute=1000, concurrency=4), 250
     )
-    assert dict(rate_limit_headers(lease.rate_limits())) == {
+    assert dict(rate_limit_headers(lease.rate_limits)) == {
         "anthropic-ratelimit-requests-limit": "60",
         "anthropic-ratelimit-requests-remaining": "59",
         "anthropic-ratelimit-requests-reset": "2027-01-15T12:00:01Z",
@@ -93,11 +93,20 @@ async def test_headers_of_an_admitted_request(limiter: Limiter) -> None:
     }
 
 
+async def test_the_headers_are_those_of_the_admission_however_late_they_are_sent(
+    limiter: Limiter, clock: Clock
+) -> None:
+    lease = await limiter.admit(Tenant(name="t", requests_per_minute=60), 0)
+    clock.now += 300
+    headers = dict(rate_limit_headers(lease.rate_limits))
+    assert headers["anthropic-ratelimit-requests-reset"] == "2027-01-15T12:00:01Z"
+
+
 async def test_a_tenant_without_limits_needs_no_store(clock: Clock) -> None:
     limiter = Limiter(SwitchableStore(), "deny", clock=clock)
     lease = await limiter.admit(ANONYMOUS, 10**9)
     await lease.settle(10**9)
-    assert dict(rate_limit_headers(lease.rate_limits())) == {}
+    assert dict(rate_limit_headers(lease.rate_limits)) == {}
 
 
 class SwitchableStore:

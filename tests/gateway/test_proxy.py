@@ -45,8 +45,7 @@ async def test_limits_are_settled_with_what_was_used_also_when_it_fails(
     settled: list[int] = []
 
     class Lease:
-        def rate_limits(self) -> tuple[()]:
-            return ()
+        rate_limits = ()
 
         async def settle(self, tokens: int) -> None:
             settled.append(tokens)

@@ -35,23 +35,26 @@ class Lease:
     """One admitted request. To be settled when the request ends, however it ends; settling again
     does nothing."""
 
-    __slots__ = ("_decision", "_estimated_tokens", "_is_settled", "_limiter", "_tenant")
+    __slots__ = (
+        "_decision", "_estimated_tokens", "_is_settled", "_limiter", "_tenant", "rate_limits",
+    )  # fmt: skip
 
     def __init__(
-        self, limiter: Limiter, tenant: Tenant, estimated_tokens: int, decision: Decision | None
+        self,
+        limiter: Limiter,
+        tenant: Tenant,
+        estimated_tokens: int,
+        decision: Decision | None,
+        rate_limits: tuple[RateLimit, ...] = (),
     ) -> None:
         self._limiter = limiter
         self._tenant = tenant
         self._estimated_tokens = estimated_tokens
         self._decision = decision
         self._is_settled = decision is None
-
-    def rate_limits(self) -> tuple[RateLimit, ...]:
+        self.rate_limits = rate_limits
         """The key's limits as they stood after this request was admitted; empty where it has
         none."""
-        if self._decision is None:
-            return ()
-        return self._limiter.rate_limits(self._tenant, self._decision)
 
     async def settle(self, tokens: int) -> None:
         """`tokens`: input plus output as used; 0 if no backend was reached. Does not suspend."""
@@ -93,14 +96,15 @@ class Limiter:
         except StoreUnavailable as error:
             return self._admit_without_store(tenant, error)
         self._note_store_is_up()
+        rate_limits = self._rate_limits(tenant, decision)
         if decision.refused_by is None:
-            return Lease(self, tenant, estimated_tokens, decision)
+            return Lease(self, tenant, estimated_tokens, decision, rate_limits)
         self._on_limited(decision.refused_by)
         raise Failure(
             429,
             _REFUSALS[decision.refused_by],
             retry_after_s=min(RETRY_AFTER_MAX_S, max(1, math.ceil(decision.wait_s))),
-            rate_limits=self.rate_limits(tenant, decision),
+            rate_limits=rate_limits,
             is_admission=True,
         )
 
@@ -108,7 +112,7 @@ class Limiter:
         """For `Lease.settle`. `extra_tokens`: used minus estimated."""
         self._store.release(tenant, ticket, extra_tokens, self._clock())
 
-    def rate_limits(self, tenant: Tenant, decision: Decision) -> tuple[RateLimit, ...]:
+    def _rate_limits(self, tenant: Tenant, decision: Decision) -> tuple[RateLimit, ...]:
         wall = self._wall_clock()
         limits: list[RateLimit] = []
         if (requests := tenant.requests_per_minute) is not None:

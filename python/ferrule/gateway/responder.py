@@ -218,7 +218,7 @@ class Responder:
     # The response
 
     def _headers(self, dropped: tuple[str, ...], choice: Choice | None) -> list[tuple[str, str]]:
-        headers = model_headers(self._lease.rate_limits(), dropped)
+        headers = model_headers(self._lease.rate_limits, dropped)
         if choice is not None:
             headers += backend_headers(choice.backend.name, AFFINITY[choice.branch])
         return headers

@@ -99,7 +99,7 @@ async def test_refusals_cost_nothing(replicas: Replicas) -> None:
     for _ in range(100):
         assert (await try_admit(replicas.limiter, tenant, 100))[0] == 429
     await lease.settle(100)
-    headers = dict(rate_limit_headers((await replicas.limiter.admit(tenant, 100)).rate_limits()))
+    headers = dict(rate_limit_headers((await replicas.limiter.admit(tenant, 100)).rate_limits))
     assert int(headers["anthropic-ratelimit-requests-remaining"]) >= 58
     assert int(headers["anthropic-ratelimit-tokens-remaining"]) >= 5800
 
