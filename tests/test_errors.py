@@ -36,6 +36,18 @@ def test_a_kind_that_is_given_wins() -> None:
     assert Failure(400, "x", kind="billing_error").kind == "billing_error"
 
 
+@pytest.mark.parametrize(
+    ("status", "kind"), [(429, "billing_error"), (529, "overloaded_error"), (500, "api_error")]
+)
+def test_another_status_implies_another_kind_and_changes_nothing_else(
+    status: int, kind: str
+) -> None:
+    failure = Failure(429, "x", kind="billing_error", retry_after_s=3, is_admission=True)
+    failure.change_status(status)
+    assert (failure.status, failure.kind) == (status, kind)
+    assert (failure.message, failure.retry_after_s, failure.is_admission) == ("x", 3, True)
+
+
 def test_invalid_requests_name_their_path() -> None:
     failure = InvalidRequest("messages.0.role", "must be a role")
     assert (failure.status, failure.message, failure.path) == (

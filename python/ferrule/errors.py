@@ -66,8 +66,7 @@ class Failure(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        default = "api_error" if status >= 500 else "invalid_request_error"
-        self.kind = kind or KINDS.get(status, default)
+        self.kind = kind or _kind_of(status)
         self.retry_after_s = retry_after_s
         self.should_retry = should_retry
         self.rate_limits = rate_limits
@@ -75,18 +74,14 @@ class Failure(Exception):
         self.closes_connection = closes_connection
         self.is_admission = is_admission
 
-    def with_status(self, status: int) -> Failure:
-        """The same failure under another status, and of the kind that it implies."""
-        return Failure(
-            status,
-            self.message,
-            retry_after_s=self.retry_after_s,
-            should_retry=self.should_retry,
-            rate_limits=self.rate_limits,
-            allow=self.allow,
-            closes_connection=self.closes_connection,
-            is_admission=self.is_admission,
-        )
+    def change_status(self, status: int) -> None:
+        """Gives it another status, and the kind that this implies."""
+        if status != self.status:
+            self.status, self.kind = status, _kind_of(status)
+
+
+def _kind_of(status: int) -> str:
+    return KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
 
 
 class InvalidRequest(Failure):

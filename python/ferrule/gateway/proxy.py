@@ -242,7 +242,7 @@ class Proxy:
         self, request: Request, state: AppState, record: RequestRecord, failure: Failure
     ) -> AnyResponse:
         """The failure as a response; as an error event where a stream has begun."""
-        failure = _apply_dialect(failure, state.dialect, is_from_backend=record.backend is not None)
+        _apply_dialect(failure, state.dialect, is_from_backend=record.backend is not None)
         record.status, record.error = failure.status, failure.kind
         stream = request.stream
         if stream is not None and stream.is_committed:
@@ -298,13 +298,12 @@ def _estimate_tokens(raw: bytes) -> int:
     return len(text) // BYTES_PER_TOKEN
 
 
-def _apply_dialect(failure: Failure, dialect: Dialect, *, is_from_backend: bool) -> Failure:
+def _apply_dialect(failure: Failure, dialect: Dialect, *, is_from_backend: bool) -> None:
     """The dialect's status for a 429, and for a backend's 404, which is about the model."""
     if failure.status == 429:
-        return failure.with_status(dialect.backend_busy_status)
-    if failure.status == 404 and is_from_backend:
-        return failure.with_status(dialect.unknown_model_status)
-    return failure
+        failure.change_status(dialect.backend_busy_status)
+    elif failure.status == 404 and is_from_backend:
+        failure.change_status(dialect.unknown_model_status)
 
 
 def _hint(path: str) -> str:
