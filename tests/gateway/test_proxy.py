@@ -3,12 +3,14 @@ given back and noted once."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.app_state import Stage, running_stage
+from tests.app_state import Stage, running_stage, until
 from tests.doubles.backend import Reply, ScriptedBackend
+from tests.doubles.proxy import REQ
 
 from ferrule.gateway import proxy as story
 
@@ -58,6 +60,26 @@ async def test_limits_are_settled_with_what_was_used_also_when_it_fails(
     backend.play(Reply(status=400, framing="length"))
     assert (await stage.ask(path))[0] == 400
     assert settled == [10, 0]
+
+
+async def test_the_time_to_count_excludes_the_upload(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(story, "monotonic", lambda: now_s)
+
+    async def upload() -> AsyncIterator[bytes]:
+        nonlocal now_s
+        body = json.dumps(REQ()).encode()
+        yield body[:5]
+        await until(lambda: stage.worker.proxy.running == 1)
+        now_s += 60
+        yield body[5:]
+
+    async with stage.client.post("/v1/messages/count_tokens", data=upload()) as answer:
+        assert answer.status == 200
+    counts, total_s = stage.worker.metrics.count_tokens.buckets().snapshot()
+    assert (sum(counts), total_s) == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -149,9 +149,9 @@ class Proxy:
     # ── /v1/messages/count_tokens ─────────────────────────────────────────────────────────────
 
     async def count_tokens(self, context: RequestContext) -> AnyResponse:
-        began = monotonic()
         state = context.state
         request, _, model = await self._read(context, decode)
+        began = monotonic()
         mode = model.policy.dialect.count_tokens
         if mode == "absent":
             raise Failure(404, "No such route: counting tokens is not offered here.")
