@@ -131,7 +131,6 @@ class Responder:
         finally:
             streams.inc(by=-1)
             record.set_outcome(stream.outcome)
-        record.status = 200
         if record.end_reason is None:
             record.end_reason = _END_REASONS.get(stream.end, "backend_error")
         return STREAMED
@@ -224,7 +223,6 @@ class Responder:
         return headers
 
     def _whole(self, body: bytes, dropped: tuple[str, ...], choice: Choice) -> Response:
-        self._record.status = 200
         return Response(200, body, self._request.request_id, self._headers(dropped, choice))
 
 
