@@ -4,6 +4,7 @@ full."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import re
 from time import monotonic
@@ -172,6 +173,50 @@ async def test_a_writer_that_begins_behind_a_full_transport_is_held_from_the_sta
         await peer.reader.readexactly(16 << 20)
         await until(lambda: writer.heard == ["paused", "resumed"])
         gate.set()
+
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /",
+        post(b"12345"),
+        post(b"12345")[:-2],
+        post(b"") + GET * 5,
+        post(b"") + post(b"12345") * 5,
+        post(b"") + post(b"12345")[:-2],
+        post(b"") + b"\0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n",
+    ],
+    ids=[
+        "nothing", "part of a head", "a request", "part of a body", "requests behind it",
+        "bodies behind it", "part of a body behind it", "nonsense behind it", "a bad chunk",
+    ],
+)  # fmt: skip
+async def test_a_lost_connection_is_freed_without_the_collector(sent: bytes) -> None:
+    async def serve(request: Request) -> Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def connections() -> int:
+        return sum(type(each) is Connection for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(serve) as server:
+            peer = await server.connect()
+            await until(lambda: server.server.connections)
+            peer.send(sent)
+            await asyncio.sleep(0.05)
+            peer.writer.close()
+            await until(lambda: not server.server.connections)
+            await until(lambda: connections() == 0)
+    finally:
+        gc.enable()
 
 
 async def test_what_the_parser_refuses_is_said_in_the_envelope() -> None:

@@ -117,8 +117,10 @@ class Connection(asyncio.Protocol):
             self.request.content.set_exception(exc or ConnectionResetError("the client has gone"))
         if self._task is not None:
             self._task.cancel()
-        # Both refer to this object. Requests make so few cycles that the collector runs rarely.
+        # All three refer to this object, the last by the bodies of requests still waiting.
+        # Requests make so few cycles that the collector runs rarely.
         self._task = self._parser = None
+        self._messages.clear()
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing or self._is_upgraded:
