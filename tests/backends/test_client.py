@@ -72,6 +72,8 @@ async def test_silence_and_absence(
         session, BackendConnections("http://no-such-host.invalid", None, 1.0, Poller())
     )
     assert (await nameless.get("/health", 5.0)).error == "the name does not resolve"
+    await session.close()
+    assert (await client.get("/health", 1.0)).error == "the pool was removed"
 
 
 async def test_a_description_tells_the_offer(

@@ -4,6 +4,7 @@ of itself."""
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -164,6 +165,31 @@ async def test_pools_come_and_go(
     assert list(worker.state.pools) == ["q"]
     await until(lambda: worker.state.pools["q"].is_ready(monotonic()))
     assert await status_of(client) == 200
+
+
+async def test_a_count_whose_pool_goes_while_its_body_comes_is_an_estimate(
+    files: Files, running: tuple[Worker, aiohttp.ClientSession]
+) -> None:
+    config = config_for(files.backend.url)
+    pools = {**config["pools"], "q": config["pools"]["p"]}
+    models = [{"id": "m", "pool": "p"}, {"id": "n", "pool": "q"}]
+    files.write(dialect="tokenify", pools=pools, models=models)
+    worker, client = running
+    worker.reload()
+    await until(lambda: worker.state.pools["q"].is_ready(monotonic()))
+
+    async def upload() -> AsyncIterator[bytes]:
+        body = json.dumps(REQ(model="n")).encode()
+        yield body[:5]
+        await until(lambda: worker.proxy.running == 1)
+        removed = worker.state.pools["q"]
+        files.write(dialect="tokenify", pools=config["pools"], models=models[:1])
+        worker.reload()
+        await until(lambda: removed._session is not None and removed._session.closed)
+        yield body[5:]
+
+    async with client.post("/v1/messages/count_tokens", data=upload()) as answer:
+        assert (answer.status, (await answer.json())["input_tokens"] > 0) == (200, True)
 
 
 async def test_what_takes_a_restart_is_said(

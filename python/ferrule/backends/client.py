@@ -96,6 +96,8 @@ class BackendClient:
     async def _ask(
         self, method: str, path: str, body: bytes | None, timeout_s: float
     ) -> BackendResponse:
+        if self._session.closed:  # a request that began before a reload outlives its pool
+            return BackendResponse(0, error="the pool was removed")
         asked = self._session.request(
             method,
             self._connections.url(path),
