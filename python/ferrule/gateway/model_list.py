@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 import msgspec
 
 from ferrule.catalog import ServedModel
+from ferrule.http.response import format_time
 
 
 def wants_anthropic_shape(headers: Mapping[str, str]) -> bool:
@@ -61,14 +61,9 @@ class _OpenAIList(msgspec.Struct):
 
 
 def _anthropic(model: ServedModel) -> _Anthropic:
-    created_at = _format_time(model.created)
+    created_at = format_time(max(0, model.created))
     return _Anthropic(model.id, model.id, created_at, model.policy.context_window)
 
 
 def _openai(model: ServedModel) -> _OpenAI:
     return _OpenAI(model.id, model.created, model.policy.context_window)
-
-
-def _format_time(unix_s: int) -> str:
-    """RFC 3339, in UTC."""
-    return datetime.fromtimestamp(max(0, unix_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

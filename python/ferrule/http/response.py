@@ -127,11 +127,11 @@ def rate_limit_headers(limits: Iterable[RateLimit]) -> list[tuple[str, str]]:
         prefix = f"anthropic-ratelimit-{limit.name}"
         headers.append((f"{prefix}-limit", str(limit.limit)))
         headers.append((f"{prefix}-remaining", str(limit.remaining)))
-        headers.append((f"{prefix}-reset", _format_time(limit.resets_at)))
+        headers.append((f"{prefix}-reset", format_time(limit.resets_at)))
     return headers
 
 
 @lru_cache(maxsize=512)
-def _format_time(unix_s: int) -> str:
-    """RFC 3339, in UTC."""
+def format_time(unix_s: int) -> str:
+    """RFC 3339, in UTC: how the Messages API writes a time."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))
