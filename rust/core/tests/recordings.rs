@@ -74,43 +74,14 @@ fn every_recorded_stream_keeps_the_invariant() {
 /// whole replies lose.
 #[test]
 fn a03_whole_and_streamed_replies_are_one_message() {
-    let mut pairs: Vec<(PathBuf, PathBuf)> =
-        recordings(&directory(), |name| name.starts_with("nostream_"))
-            .into_iter()
-            .map(|whole| {
-                (
-                    whole.with_file_name(
-                        whole
-                            .file_name()
-                            .unwrap()
-                            .to_str()
-                            .unwrap()
-                            .replace("nostream_", "stream_"),
-                    ),
-                    whole,
-                )
-            })
-            .collect();
-    pairs.extend(
-        recordings(&directory().join("families"), |name| name.ends_with("_nostream.body.txt"))
-            .into_iter()
-            .map(|whole| {
-                (
-                    whole.with_file_name(
-                        whole
-                            .file_name()
-                            .unwrap()
-                            .to_str()
-                            .unwrap()
-                            .replace("_nostream", "_stream"),
-                    ),
-                    whole,
-                )
-            }),
-    );
-    assert!(pairs.len() >= 19, "{}", pairs.len());
-    for (stream, whole) in pairs {
-        let name = whole.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut whole_replies = recordings(&directory(), |name| name.starts_with("nostream_"));
+    whole_replies.extend(recordings(&directory().join("families"), |name| {
+        name.ends_with("_nostream.body.txt")
+    }));
+    assert!(whole_replies.len() >= 19, "{}", whole_replies.len());
+    for whole in whole_replies {
+        let name = whole.file_name().unwrap().to_str().unwrap();
+        let stream = whole.with_file_name(name.replace("nostream", "stream"));
         let (streamed, _) = fold(options(), &fs::read(&stream).unwrap());
         let (body, outcome) = reply::translate(options(), &fs::read(&whole).unwrap());
         assert_eq!(outcome.fault, None, "{name}");
